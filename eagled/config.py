@@ -1,0 +1,324 @@
+"""The configuration: one TOML file, one tree of frozen models, every problem reported at once.
+
+Guarantee: code that holds a `Config` need not check it again. The docstring under each field is
+its documentation: unit, default, effect; `eagled init` and docs/configuration.md are made from it
+(`config_template.py`), so a field without one fails a test.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from eagled.errors import ConfigError
+from eagled.types import Mode
+
+CONFIG_NAME = "eagled.toml"
+ENV_PREFIX = "EAGLED_"
+_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+Name = Annotated[str, Field(pattern=_NAME.pattern)]
+GIB = 1 << 30
+MIB = 1 << 20
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class RunConfig(_Section):
+    """The run as a whole."""
+
+    name: Name = "default"
+    """Name of the run, shown in the terminal UI."""
+    state_dir: Path = Path("state")
+    """Folder of everything the run owns; a relative path starts at the configuration file."""
+    seed: int = Field(default=0, ge=0)
+    """Seed of every choice that is made by chance (mix, holdout, sampling where it has none)."""
+
+
+class TargetConfig(_Section):
+    """The model that the draft is made for."""
+
+    model: str
+    """Folder (or hub id) of the target model; its config and tokenizer are read, and its weights
+    only by the transformers extraction back end and the embedded engine."""
+    revision: str | None = None
+    """Commit of the hub repository; needed when `trust_remote_code` is on."""
+    tokenizer: str | None = None
+    """Folder or hub id of the tokenizer when it is not the model's."""
+    chat_template: Path | None = None
+    """Jinja file used instead of the tokenizer's own chat template."""
+    template_kwargs: dict[str, bool | int | str] = Field(default_factory=dict)
+    """Arguments handed to the chat template, such as `thinking = true`; one that the template
+    does not read is refused."""
+    trust_remote_code: bool = False
+    """Run the tokenizer's own Python code (Kimi's needs it), in the text worker only."""
+
+    @model_validator(mode="after")
+    def _pinned(self) -> TargetConfig:
+        if self.trust_remote_code and not self.revision and not Path(self.model).is_dir():
+            raise ValueError("trust_remote_code needs a pinned revision: set target.revision")
+        return self
+
+
+class SamplingConfig(_Section):
+    """How answers are sampled; a field left out comes from the target's generation_config."""
+
+    temperature: float | None = Field(default=None, ge=0, le=5)
+    """0 is greedy, which teaches the draft a narrower model than the one that is served."""
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    """Nucleus; 1 is off."""
+    top_k: int | None = Field(default=None, ge=-1)
+    """Highest-ranked tokens kept; 0 or -1 is off."""
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    """Tokens below this share of the best one are dropped; 0 is off."""
+    max_new_tokens: int = Field(default=8192, ge=1)
+    """Longest answer in tokens; a lane's context cuts it further."""
+    thinking: bool | None = None
+    """Ask the template for (or against) a reasoning block; None leaves the template's default."""
+    seed: int | None = Field(default=None, ge=0)
+    """Base seed sent with each request (plus the sample's own number); None lets the server
+    choose."""
+
+
+class ServerConfig(_Section):
+    """One endpoint that speaks SGLang's native protocol."""
+
+    url: str = Field(pattern=r"^https?://[^\s/]+(/[^\s]*)?$")
+    """Base address, such as http://127.0.0.1:30000."""
+    api_key_file: Path | None = None
+    """File that holds the key (mode 0600); never put a key into this file."""
+    max_in_flight: int = Field(default=0, ge=0)
+    """Most requests at once on this endpoint; 0 leaves it to the lanes."""
+
+
+class LaneConfig(_Section):
+    """A share of the servers for samples up to a context length."""
+
+    context: int = Field(default=0, ge=0)
+    """Most tokens of prompt and answer together; 0 is the server's own context."""
+    limit: int = Field(default=16, ge=0)
+    """Most requests at once; 0 is the server's own maximum."""
+    concurrency: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
+    """Requests at once: a fixed number, or "auto" to start from `seed` and move within `limit`."""
+    seed: int = Field(default=8, ge=1)
+    """Where "auto" starts."""
+
+
+def _default_lanes() -> dict[str, LaneConfig]:
+    return {
+        "short": LaneConfig(context=10_000, limit=200, seed=150),
+        "long": LaneConfig(context=0, limit=16, seed=10),
+    }
+
+
+class GenerationConfig(_Section):
+    """Requests, retries and what counts as an answer."""
+
+    min_reply: int = Field(default=1024, ge=1)
+    """Tokens of answer that must fit beside a prompt for a lane to take it."""
+    on_length: Literal["keep", "drop"] = "keep"
+    """What becomes of an answer that hit its limit: kept as such (counted apart) or rejected."""
+    request_timeout_s: float = Field(default=3600, gt=0)
+    """Longest wait for one reply, counted from sending; a long answer takes many minutes."""
+    connect_timeout_s: float = Field(default=10, gt=0)
+    """Longest wait for a connection."""
+    max_failures: int = Field(default=3, ge=1)
+    """Failures charged to one sample before it is given up."""
+    max_crashes: int = Field(default=3, ge=1)
+    """Server crashes that a sample may be in flight at before it is quarantined."""
+    retry_base_s: float = Field(default=2, gt=0)
+    """First wait before a retry; doubles each time, with full jitter."""
+    retry_max_s: float = Field(default=120, gt=0)
+    """Longest wait before a retry."""
+    breaker_failures: int = Field(default=5, ge=1)
+    """Server faults in a row that close an endpoint until a probe answers."""
+    probe_interval_s: float = Field(default=5, gt=0)
+    """Time between probes of an endpoint."""
+    hang_s: float = Field(default=120, gt=0)
+    """Time without any finished answer and without token progress after which an endpoint counts
+    as stuck."""
+
+
+class DatasetConfig(_Section):
+    """One source of prompts."""
+
+    name: Name
+    """Name shown everywhere and used as folder name."""
+    source: str
+    """File or folder (JSONL, JSON, Parquet), or a Hugging Face dataset id."""
+    config: str | None = None
+    """Configuration of the hub dataset."""
+    split: str = "train"
+    """Split of the hub dataset."""
+    revision: str | None = None
+    """Commit of the hub dataset; recorded in the manifest in any case."""
+    format: str = "auto"
+    """Reader: auto, openai, sharegpt, instruction (`eagled prep --formats` lists them)."""
+    mode: Mode = Mode.REGENERATE
+    """regenerate: the target answers; native: the answers are the target's own already."""
+    count: int = Field(default=0, ge=0)
+    """Most conversations taken; 0 takes all."""
+    priority: int = Field(default=0, ge=-1000, le=1000)
+    """A dataset of higher priority is generated first."""
+    shuffle: bool = False
+    """Choose the `count` rows by the run's seed instead of taking the first."""
+    sampling: SamplingConfig | None = None
+    """Sampling of this dataset instead of [sampling]."""
+
+
+class PrepConfig(_Section):
+    """Preparation of datasets."""
+
+    exclude: tuple[Path, ...] = ()
+    """JSON or JSONL files of benchmark prompts that must not be trained on."""
+    max_prompt_tokens: int = Field(default=0, ge=0)
+    """Longest first prompt; 0 is what the longest lane takes."""
+    literal_control_text: Literal["encode", "reject"] = "encode"
+    """Control-token text inside content: encode it as plain text, or set the row aside."""
+
+
+class ExtractConfig(_Section):
+    """Hidden states."""
+
+    backend: Literal["transformers", "off"] = "transformers"
+    """Who computes them; off stops after generation."""
+    start: Literal["as_completed", "after_merge"] = "as_completed"
+    """Extract samples as they finish, or only those of a frozen corpus."""
+    layers: tuple[int, ...] = ()
+    """Boundary ids (k = the residual stream that enters layer k); empty is [2, N//2, N-3]."""
+    last: Literal["supervised", "all", "none"] = "supervised"
+    """Positions whose final hidden state is kept."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    """Compute type; shards are bf16 in any case."""
+    batch_tokens: int = Field(default=8192, ge=16)
+    """Most tokens of one forward pass."""
+    threads: int = Field(default=0, ge=0)
+    """CPU threads of the extraction worker; 0 is all cores (less those of other workers)."""
+
+
+class ShardConfig(_Section):
+    """Shard files."""
+
+    target_bytes: int = Field(default=GIB, ge=MIB)
+    """Size at which a shard is closed."""
+    max_wait_s: float = Field(default=600, gt=0)
+    """A shard that is not full is closed when it is this old, so that a crash redoes little."""
+    codec: Literal["raw"] = "raw"
+    """raw: bf16 as it is."""
+
+
+class DiskConfig(_Section):
+    """What the run may use of the disk."""
+
+    budget_bytes: int = Field(default=0, ge=0)
+    """Most bytes of the state directory; 0 is what the disk has."""
+    reserve_bytes: int = Field(default=2 * GIB, ge=0)
+    """Free bytes that extraction never touches."""
+    resume_bytes: int = Field(default=GIB, ge=0)
+    """Free bytes above the reserve at which paused extraction goes on."""
+
+
+class MergeConfig(_Section):
+    """The frozen corpus."""
+
+    holdout: float = Field(default=0.02, ge=0, lt=1)
+    """Share of conversations held out for evaluation, chosen by their identity."""
+
+
+class VocabConfig(_Section):
+    """The draft vocabulary."""
+
+    size: int = Field(default=32_000, ge=1)
+    """Tokens the draft can propose; at most the target's vocabulary."""
+    always_keep: tuple[int, ...] = ()
+    """Ids that are in whatever their count; control tokens always are."""
+
+
+class DaemonConfig(_Section):
+    """The daemon itself."""
+
+    stop_timeout_s: float = Field(default=60, gt=0)
+    """How long SIGTERM waits for running requests before it hands them back."""
+    socket: Path | None = None
+    """Control socket; None is <state_dir>/control.sock or systemd's runtime directory."""
+    metrics_port: int = Field(default=0, ge=0, le=65_535)
+    """Port on 127.0.0.1 for Prometheus; 0 is off (the socket always has /metrics)."""
+    workers: Literal["spawn", "external"] = "spawn"
+    """Start the text and extraction workers, or expect them from their own units."""
+    text_workers: int = Field(default=1, ge=1, le=64)
+    """Text worker processes."""
+
+
+class Config(_Section):
+    """The whole configuration."""
+
+    run: RunConfig = RunConfig()
+    target: TargetConfig
+    sampling: SamplingConfig = SamplingConfig()
+    servers: tuple[ServerConfig, ...] = ()
+    lanes: dict[Name, LaneConfig] = Field(default_factory=_default_lanes)
+    generation: GenerationConfig = GenerationConfig()
+    datasets: tuple[DatasetConfig, ...] = ()
+    prep: PrepConfig = PrepConfig()
+    extract: ExtractConfig = ExtractConfig()
+    shards: ShardConfig = ShardConfig()
+    disk: DiskConfig = DiskConfig()
+    merge: MergeConfig = MergeConfig()
+    vocab: VocabConfig = VocabConfig()
+    daemon: DaemonConfig = DaemonConfig()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Config:
+        problems = [*_lane_problems(self), *_name_problems(self)]
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    def dataset(self, name: str) -> DatasetConfig:
+        """Return the dataset called `name`.
+
+        Raises:
+            ConfigError: if there is none; the message lists those there are.
+        """
+        for dataset in self.datasets:
+            if dataset.name == name:
+                return dataset
+        known = ", ".join(d.name for d in self.datasets) or "none"
+        raise ConfigError(f"no dataset is called {name!r}; configured: {known}")
+
+    def sampling_of(self, dataset: str) -> SamplingConfig:
+        """Return the sampling that holds for a dataset."""
+        own = next((d.sampling for d in self.datasets if d.name == dataset), None)
+        return own or self.sampling
+
+
+def _lane_problems(config: Config) -> list[str]:
+    problems = []
+    if not config.lanes:
+        problems.append("lanes: at least one lane is needed")
+    for name, lane in config.lanes.items():
+        if lane.context and lane.context <= config.generation.min_reply:
+            problems.append(
+                f"lanes.{name}.context = {lane.context} leaves no room for "
+                f"generation.min_reply = {config.generation.min_reply}"
+            )
+        fixed = lane.concurrency
+        if isinstance(fixed, int) and lane.limit and fixed > lane.limit:
+            problems.append(f"lanes.{name}.concurrency = {fixed} is over its limit {lane.limit}")
+    return problems
+
+
+def _name_problems(config: Config) -> list[str]:
+    names = [d.name for d in config.datasets]
+    twice = sorted({n for n in names if names.count(n) > 1})
+    urls = [s.url for s in config.servers]
+    same = sorted({u for u in urls if urls.count(u) > 1})
+    return [f"datasets: the name {n!r} is used twice" for n in twice] + [
+        f"servers: {u} is listed twice" for u in same
+    ]

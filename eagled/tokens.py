@@ -1,0 +1,87 @@
+"""Token ids as they are stored: little-endian u32, zstd, with a CRC over the raw bytes.
+
+Guarantee: `unpack_ids(pack_ids(ids))` gives the same ids; a blob that was altered anywhere is
+refused with `ArtifactError`. Price: about 1 byte a token on real text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import zstandard
+
+from eagled.errors import ArtifactError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+_ID_BYTES = 4
+_LEVEL = 3  # level 9 saves under 10% at a fifth of the speed
+MAX_BLOB_TOKENS = 4_000_000  # beyond any context; stops a forged frame from filling memory
+
+
+class _Codecs(threading.local):
+    """One compressor and decompressor a thread: zstandard's objects are not shareable."""
+
+    def __init__(self) -> None:
+        self.compress = zstandard.ZstdCompressor(level=_LEVEL).compress
+        self.decompress = zstandard.ZstdDecompressor().decompress
+
+
+_codecs = _Codecs()
+
+
+@dataclass(frozen=True, slots=True)
+class PackedIds:
+    """Ids ready for the store: compressed bytes, CRC32 of the raw bytes, and their count."""
+
+    z: bytes
+    crc: int
+    n: int
+
+
+def pack_ids(ids: Sequence[int] | npt.NDArray[np.integer]) -> PackedIds:
+    """Compress token ids.
+
+    Raises:
+        ArtifactError: if an id does not fit an unsigned 32-bit integer.
+    """
+    wide = np.asarray(ids, dtype=np.int64)
+    if wide.size and (int(wide.min()) < 0 or int(wide.max()) > 0xFFFF_FFFF):  # noqa: PLR2004 - u32
+        raise ArtifactError(f"token ids must be in 0..2^32-1, got {int(wide.min())}..{wide.max()}")
+    raw = wide.astype("<u4").tobytes()
+    return PackedIds(_codecs.compress(raw), zlib.crc32(raw), len(wide))
+
+
+def unpack_ids(z: bytes, crc: int) -> npt.NDArray[np.uint32]:
+    """Return the ids of a packed blob, u32 [n].
+
+    Raises:
+        ArtifactError: if the bytes are not what was packed.
+    """
+    try:
+        raw = _codecs.decompress(z, max_output_size=MAX_BLOB_TOKENS * _ID_BYTES)
+    except zstandard.ZstdError as exc:
+        raise ArtifactError(f"stored token ids are damaged: {exc}") from exc
+    if len(raw) % _ID_BYTES or zlib.crc32(raw) != crc:
+        raise ArtifactError("stored token ids are damaged: checksum differs")
+    return np.frombuffer(raw, dtype="<u4")
+
+
+def make_uid(*parts: str | bytes) -> bytes:
+    """Return the 16-byte identity of something from its content.
+
+    Parts are length-prefixed before hashing, so no two part lists collide by joining.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return digest.digest()
