@@ -8,6 +8,8 @@ import pytest
 
 from tests.tiny_model import make_tiny_model
 
+pytest_plugins = ["tests.faults_plugin"]
+
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -1,0 +1,55 @@
+# Everything here works from a fresh checkout: each target makes what it needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SGLANG_VENV := .sglang-venv
+# The torch wheel may need an index of its own (CPU or CUDA build); see docs/install.md.
+TORCH_ARGS ?=
+
+# All torch processes together stay within the cores and wait without spinning.
+export OMP_WAIT_POLICY := PASSIVE
+
+.DEFAULT_GOAL := help
+
+help: ## Show this list
+	@awk -F':.*## ' '/^[a-z.%-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(VENV)/.ready: constraints.txt pyproject.toml scripts/setup.sh
+	@PYTHON="$(PYTHON)" TORCH_ARGS="$(TORCH_ARGS)" bash scripts/setup.sh "$(VENV)"
+	@touch $@
+
+.venv: $(VENV)/.ready ## Make the environment from constraints.txt
+
+demo: $(VENV)/.ready ## The main job end to end on a small real model (minutes on two cores)
+	@$(BIN)/eagled demo
+
+test: $(VENV)/.ready ## All tests, fast ones first
+	@$(BIN)/python -m pytest
+
+check: $(VENV)/.ready ## Lint, types and all tests, as CI does
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/python -m pytest
+
+lint: $(VENV)/.ready ## Format and lint, mending what can be mended
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+faults: $(VENV)/.ready ## Which known faults have a passing test
+	@$(BIN)/python -m pytest -q -m fault --faults-report=.cache/faults.json
+	@$(BIN)/python -m tests.faults_report .cache/faults.json
+
+sglang-env: ## Real SGLang for a machine without GPU, in its own environment (about 7 GB)
+	@PYTHON="$(PYTHON)" bash scripts/sglang_env.sh "$(SGLANG_VENV)"
+
+test-sglang: $(VENV)/.ready sglang-env ## The protocol contract against real SGLang on the CPU
+	@$(BIN)/python -m pytest tests/contract -m "not engine_only" --sglang-venv "$(SGLANG_VENV)"
+
+crash: $(VENV)/.ready ## 300 SIGKILLs and 100 power cuts (about an hour); see docs/benchmarks.md
+	@$(BIN)/python -m bench.crash --kills 300 --cuts 100
+
+clean: ## Remove environments and caches, never a state directory
+	rm -rf $(VENV) $(SGLANG_VENV) .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+.PHONY: help .venv demo test check lint faults sglang-env test-sglang crash clean

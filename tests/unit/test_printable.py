@@ -1,0 +1,38 @@
+"""Text from outside cannot act on a terminal or a log."""
+
+from __future__ import annotations
+
+import unicodedata
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eagled.printable import printable
+
+
+@given(st.text())
+def test_no_control_or_format_character_survives(text: str) -> None:
+    """Whatever comes in, no C0, C1, bidi override or lone surrogate comes out."""
+    shown = printable(text, None)
+
+    assert not {"Cc", "Cs"} & {unicodedata.category(c) for c in shown}
+    assert not set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200b\ufeff") & set(
+        shown
+    )
+
+
+def test_escape_sequences_become_visible() -> None:
+    """The classic attack, hand-worked."""
+    assert "␛]0;title␇␛[2J" == printable("\x1b]0;title\x07\x1b[2J")
+    assert "a⸢RLO⸥b" == printable("a\u202eb")
+
+
+def test_long_text_is_cut_with_a_mark() -> None:
+    """The limit counts characters of the original."""
+    assert "abc…" == printable("abcdefgh", 4)
+
+
+def test_lines_stay_only_when_asked() -> None:
+    """One line in a log, several in a viewer."""
+    assert "a␊b" == printable("a\nb")
+    assert "a\nb" == printable("a\nb", lines=True)
