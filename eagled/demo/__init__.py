@@ -1,0 +1,1 @@
+"""A run from nothing: a small real model and real prompts, fetched once and kept."""
