@@ -1,0 +1,1 @@
+"""Measurements; each prints a ratio and the reference it was measured against."""

@@ -1,0 +1,1 @@
+"""Crash harness: the real daemon under load, killed at random, compared by an outsider."""
