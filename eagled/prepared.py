@@ -1,0 +1,190 @@
+"""The folder of a prepared dataset: its names, its manifest, and reading it back.
+
+Guarantee: `read_prepared` gives what prep wrote or raises; a folder that is half written, altered
+or of another format version is refused. Price: one extra pass over the compressed file for its
+checksum. Imports neither transformers nor datasets, because the daemon reads these folders.
+Coupled: `workers/prepare.py` writes the format; docs/formats.md describes it; raise
+`PREPARED_VERSION` when a line changes its meaning.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import zstandard
+
+from eagled.artifacts import MANIFEST_NAME, read_json, sha256_file
+from eagled.errors import ArtifactError
+from eagled.tokens import PackedIds, pack_ids
+from eagled.types import Mode
+
+PREPARED_FORMAT = "eagled-prepared"
+PREPARED_VERSION = 1
+CONVERSATIONS_NAME = "conversations.jsonl.zst"
+REJECTS_NAME = "rejects.jsonl"
+PROFILE_NAME = "profile.json"
+ZSTD_LEVEL = 6
+_NO_TOOLS = b'"tools":null'  # in JSON text a quote inside a string is escaped, so this is the key
+
+
+@dataclass(frozen=True, slots=True)
+class NewTurn:
+    """One target turn, as the store takes it.
+
+    The first turn of a regenerated conversation has a prompt (and the lane that takes it, None if
+    no lane does); later ones wait without; a native turn has prompt and output.
+    """
+
+    uid: bytes
+    turn: int
+    prompt: PackedIds | None
+    output: PackedIds | None
+    lane: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewConversation:
+    """One conversation, as the store takes it.
+
+    `dedup` is the same for the same question in any dataset; `body` is zstd JSON with messages,
+    tools, targets and thinking, or None when the text worker will not need it.
+    """
+
+    uid: bytes
+    dedup: bytes
+    source_id: str | None
+    body: bytes | None
+    turns: tuple[NewTurn, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedManifest:
+    """What the manifest of a prepared dataset says.
+
+    `inputs` names every input that changes the result; `prep_key` is their hash.
+    """
+
+    dataset: str
+    prep_key: str
+    mode: Mode
+    priority: int
+    n_rows: int
+    n_kept: int
+    n_turns: int
+    rejected: Mapping[str, int]
+    inputs: Mapping[str, Any]
+    conversations_sha256: str
+
+
+def read_manifest(folder: Path) -> PreparedManifest:
+    """Return the manifest of a prepared dataset.
+
+    Raises:
+        ArtifactError: if there is none or it is not one of ours.
+    """
+    path = folder / MANIFEST_NAME
+    value = read_json(path)
+    if value.get("format") != PREPARED_FORMAT or value.get("version") != PREPARED_VERSION:
+        raise ArtifactError(
+            f"{path} is {value.get('format')!r} version {value.get('version')!r}, this eagled "
+            f"reads {PREPARED_FORMAT!r} version {PREPARED_VERSION}; run `eagled prep` again"
+        )
+    try:
+        return _manifest_of(value)
+    except (KeyError, TypeError, ValueError) as exc:
+        raise ArtifactError(f"{path} is incomplete: {exc!r}; run `eagled prep` again") from exc
+
+
+def _manifest_of(value: Mapping[str, Any]) -> PreparedManifest:
+    return PreparedManifest(
+        dataset=value["dataset"],
+        prep_key=value["prep_key"],
+        mode=Mode(value["mode"]),
+        priority=value["priority"],
+        n_rows=value["rows"],
+        n_kept=value["kept"],
+        n_turns=value["turns"],
+        rejected=value["rejected"],
+        inputs=value["inputs"],
+        conversations_sha256=value["files"][CONVERSATIONS_NAME]["sha256"],
+    )
+
+
+def read_prepared(
+    folder: Path, *, lane_of: Callable[[int], str | None]
+) -> Iterator[NewConversation]:
+    """Yield the conversations of a prepared dataset in file order.
+
+    Args:
+        folder: `<state>/datasets/<name>`.
+        lane_of: gives the lane for a prompt length in tokens, None if no lane takes it.
+
+    Raises:
+        ArtifactError: if the folder is not exactly what prep left there.
+    """
+    manifest = read_manifest(folder)
+    path = folder / CONVERSATIONS_NAME
+    if not path.is_file() or sha256_file(path) != manifest.conversations_sha256:
+        raise ArtifactError(
+            f"{path} is missing or was altered since it was prepared; run `eagled prep --force`"
+        )
+    for line in read_lines(path):
+        yield conversation_of(line, lane_of=lane_of)
+
+
+def read_lines(path: Path) -> Iterator[bytes]:
+    """Yield the JSON lines of a compressed conversations file, without their line feeds."""
+    with path.open("rb") as file:
+        reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+        for line in io.BufferedReader(reader, buffer_size=1 << 20):
+            yield line.rstrip(b"\n")
+
+
+def conversation_of(line: bytes, *, lane_of: Callable[[int], str | None]) -> NewConversation:
+    """Return the conversation that one line of the conversations file describes."""
+    exact = _NO_TOOLS not in line  # a tool schema may hold integers beyond 64 bits
+    row = json.loads(line) if exact else orjson.loads(line)
+    turns = tuple(_turn_of(i, turn, lane_of) for i, turn in enumerate(row["turns"]))
+    return NewConversation(
+        uid=bytes.fromhex(row["uid"]),
+        dedup=bytes.fromhex(row["dedup"]),
+        source_id=row["source_id"],
+        body=_body_of(row),
+        turns=turns,
+    )
+
+
+def _turn_of(index: int, turn: Mapping[str, Any], lane_of: Callable[[int], str | None]) -> NewTurn:
+    prompt, output = turn["prompt_ids"], turn["output_ids"]
+    return NewTurn(
+        uid=bytes.fromhex(turn["uid"]),
+        turn=index,
+        prompt=None if prompt is None else pack_ids(prompt),
+        output=None if output is None else pack_ids(output),
+        lane=None if prompt is None else lane_of(len(prompt)),
+    )
+
+
+def _body_of(row: Mapping[str, Any]) -> bytes | None:
+    """Return what the text worker needs of a conversation; None for one turn without tools."""
+    if row["mode"] == Mode.NATIVE or (len(row["turns"]) == 1 and row["tools"] is None):
+        return None
+    keys = ("messages", "tools", "targets", "thinking")
+    text = dump_line({key: row[key] for key in keys})
+    return zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(text)
+
+
+def dump_line(value: Mapping[str, Any]) -> bytes:
+    """Return compact UTF-8 JSON that keeps every integer exactly.
+
+    Raises:
+        ValueError: for a lone surrogate, NaN or an infinity, which JSON cannot hold.
+    """
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode("utf-8")
