@@ -16,13 +16,11 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from eagled.artifacts import TMP_SUFFIX, disk_error, fsync_dir, sha256_file
+from eagled.artifacts import sha256_file
+from eagled.demo.folders import build_folder
 from eagled.errors import UnreachableError
 from eagled.printable import printable
 
@@ -136,11 +134,11 @@ def fetch_package(package: DemoPackage, cache: Path) -> dict[str, Path]:
         return files
     if folder.exists():
         logger.warning("downloading again: cache is damaged fault=%s", fault)
-    try:
-        with _new_folder(folder) as fresh:
-            _download_into(fresh, package)
-    except OSError as exc:
-        raise disk_error(exc, folder) or exc from exc
+    build_folder(
+        folder,
+        lambda: _first_fault(package, folder) is None,
+        lambda fresh: _download_into(fresh, package),
+    )
     return files
 
 
@@ -162,21 +160,6 @@ def _first_fault(package: DemoPackage, folder: Path) -> str | None:
         if found != pinned.sha256:
             return f"{path} has SHA-256 {found}, expected {pinned.sha256}"
     return None
-
-
-@contextmanager
-def _new_folder(final: Path) -> Iterator[Path]:
-    """Yield a temporary folder beside `final` that takes its place if the block succeeds."""
-    final.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(suffix=TMP_SUFFIX, prefix=f"{final.name}.", dir=final.parent))
-    try:
-        yield fresh
-        fresh.chmod(0o755)  # mkdtemp gives 0700
-        shutil.rmtree(final, ignore_errors=True)
-        fresh.rename(final)
-        fsync_dir(final.parent)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
 
 
 def _download_into(folder: Path, package: DemoPackage) -> None:
