@@ -1,0 +1,1 @@
+"""What lets real SGLang serve small dense models on a machine without a GPU, for tests."""
