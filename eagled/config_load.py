@@ -1,0 +1,402 @@
+"""Find, read, override and check the configuration: flag > environment > file > default.
+
+Guarantee: every problem is reported together, each with its TOML path, its value and what is
+accepted; nothing of the file is used before all of it is right. Relative paths start at the
+file's folder, those of flags and the environment at the working directory.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from eagled.config import CONFIG_NAME, ENV_PREFIX, Config
+from eagled.config_fields import field_at, names_at
+from eagled.errors import ConfigError
+from eagled.printable import printable
+
+CONFIG_ENV = "EAGLED_CONFIG"
+_SEPARATOR = "__"
+_ROUNDS = 4  # a repaired tree can reveal problems between settings; more rounds find none
+_VALUE_CHARS = 80
+
+Loc = tuple[str | int, ...]
+
+
+class Origin(StrEnum):
+    """Where a value came from."""
+
+    FLAG = "flag"
+    ENVIRONMENT = "environment"
+    FILE = "file"
+    DEFAULT = "default"
+
+
+@dataclass(frozen=True)
+class LoadedConfig:
+    """A checked configuration, the origin of each value by its TOML path, and its file."""
+
+    config: Config
+    origins: Mapping[str, Origin]
+    path: Path
+
+
+def load_config(
+    path: Path | None = None,
+    overrides: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> LoadedConfig:
+    """Return the configuration that holds.
+
+    Args:
+        path: the file; None means $EAGLED_CONFIG, else eagled.toml in the working directory.
+        overrides: values of flags by TOML path, such as {"lanes.short.limit": "20"}.
+        environ: the environment; None is the process's own.
+
+    Raises:
+        ConfigError: with every problem found.
+    """
+    environ = os.environ if environ is None else environ
+    file = _find(path, environ)
+    tree = _parse(file)
+    origins = dict.fromkeys(_leaves(tree), Origin.FILE)
+    problems: list[str] = []
+    layers = (
+        (Origin.ENVIRONMENT, _from_environ(environ, tree)),
+        (Origin.FLAG, {tuple(key.split(".")): value for key, value in (overrides or {}).items()}),
+    )
+    _resolve(tree, file.parent)
+    for origin, values in layers:
+        for loc, text in values.items():
+            _override(tree, loc, text, origin, origins, problems)
+    config = _validate(tree, origins, problems, file)
+    config = _with_state_dir(config, file.parent)
+    return LoadedConfig(config, _all_origins(config, origins), file)
+
+
+def flatten(config: Config) -> dict[str, Any]:
+    """Return every value of a configuration by its TOML path, as plain data."""
+    plain = config.model_dump(mode="json")
+    return {dotted(loc): _at(plain, loc) for loc in _leaf_locs(plain)}
+
+
+def dotted(loc: Loc) -> str:
+    """Return a location as a TOML path: ("servers", 0, "url") is servers[0].url."""
+    out = ""
+    for part in loc:
+        out += f"[{part}]" if isinstance(part, int) else f".{part}" if out else part
+    return out
+
+
+def _find(path: Path | None, environ: Mapping[str, str]) -> Path:
+    named = path or (Path(environ[CONFIG_ENV]) if environ.get(CONFIG_ENV) else None)
+    file = Path(os.path.abspath(named or CONFIG_NAME))  # noqa: PTH100 - symlinks stay as named
+    if file.is_dir():
+        file = file / CONFIG_NAME
+    if not file.is_file():
+        raise ConfigError(
+            f"{file} does not exist: write one with `eagled init`, or name yours with --config"
+        )
+    return file
+
+
+def _parse(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_bytes().decode("utf-8-sig"))
+    except tomllib.TOMLDecodeError as exc:
+        raise ConfigError(f"{file} is not TOML: {exc}") from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"{file} is not UTF-8 text: byte {exc.start} is wrong") from exc
+    except OSError as exc:
+        raise ConfigError(f"{file} cannot be read: {exc.strerror}") from exc
+
+
+def _from_environ(environ: Mapping[str, str], tree: Mapping[str, Any]) -> dict[Loc, str]:
+    """Return settings in the environment: EAGLED_LANES__SHORT__LIMIT is lanes.short.limit."""
+    out: dict[Loc, str] = {}
+    for name, value in environ.items():
+        bare = name.removeprefix(ENV_PREFIX)
+        if bare != name and _SEPARATOR in bare:
+            out[_spelled(tuple(bare.split(_SEPARATOR)), tree)] = value
+    return dict(sorted(out.items()))
+
+
+def _spelled(parts: tuple[str, ...], tree: Mapping[str, Any]) -> Loc:
+    """Give each part the spelling that the file uses; the environment is upper case."""
+    out: list[str] = []
+    node: object = tree
+    for part in parts:
+        known = node if isinstance(node, Mapping) else {}
+        name = next((k for k in known if k.lower() == part.lower()), part.lower())
+        out.append(name)
+        node = known.get(name)
+    return tuple(out)
+
+
+def _override(
+    tree: dict[str, Any],
+    loc: Loc,
+    text: str,
+    origin: Origin,
+    origins: dict[str, Origin],
+    problems: list[str],
+) -> None:
+    """Put a text value into the tree; list places are numbers."""
+    node: Any = tree
+    real: list[str | int] = []
+    for part in loc[:-1]:
+        key = _key(node, part)
+        if key is None:
+            problems.append(f"{dotted(loc)}: there is no {dotted((*real, part))} to change")
+            return
+        node = node.setdefault(key, {}) if isinstance(node, dict) else node[key]
+        real.append(key)
+    last = _key(node, loc[-1])
+    if last is None:
+        problems.append(f"{dotted(loc)}: there is no {dotted((*real, loc[-1]))} to change")
+        return
+    real.append(last)
+    node[last] = _resolved(tuple(real), _plain(tuple(real), text), Path.cwd())
+    for gone in [p for p in origins if p.startswith(dotted(tuple(real)) + ("."))]:
+        del origins[gone]
+    origins[dotted(tuple(real))] = origin
+
+
+def _key(node: object, part: str | int) -> str | int | None:
+    if isinstance(node, dict):
+        return part
+    if isinstance(node, list) and str(part).isdecimal() and int(part) < len(node):
+        return int(part)
+    return None
+
+
+def _plain(loc: Loc, text: str) -> Any:  # noqa: ANN401 - TOML
+    """Read lists and tables as TOML; a scalar stays text, which the models convert."""
+    free = loc[:2] == ("target", "template_kwargs")
+    if not free and not text.lstrip().startswith(("[", "{")):
+        return text
+    try:
+        return tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _validate(
+    tree: dict[str, Any], origins: Mapping[str, Origin], problems: list[str], file: Path
+) -> Config:
+    """Return the configuration, or raise with all problems.
+
+    What is wrong is taken out and the rest checked again, so that a rule between two settings is
+    reported in the same run as a typing mistake in a third.
+    """
+    rest = copy.deepcopy(tree)
+    for _ in range(_ROUNDS):
+        try:
+            config = Config.model_validate(rest)
+            break
+        except ValidationError as exc:
+            found = exc.errors(include_url=False)
+            problems += _problems(found, rest, origins)
+            for error in found:
+                _take_out(rest, _clean(tuple(error["loc"]), rest), str(error["type"]))
+            if any(not error["loc"] for error in found):
+                break
+    if problems:
+        noun = "problem" if len(problems) == 1 else "problems"
+        raise ConfigError(
+            f"{file} has {len(problems)} {noun}:", tuple(dict.fromkeys(problems))
+        ) from None
+    return config
+
+
+def _problems(
+    found: list[Any], tree: Mapping[str, Any], origins: Mapping[str, Origin]
+) -> list[str]:
+    by_loc: dict[Loc, Any] = {}
+    for error in found:
+        by_loc.setdefault(_clean(tuple(error["loc"]), tree), error)
+    out: list[str] = []
+    for loc, error in by_loc.items():
+        if not loc:
+            out.extend(str(error["msg"]).removeprefix("Value error, ").split("; "))
+        else:
+            out.append(_problem(loc, error) + _blame(dotted(loc), origins))
+    return out
+
+
+def _blame(path: str, origins: Mapping[str, Origin]) -> str:
+    """Say so when a wrong value is not in the file, where a person would look for it."""
+    given = {o for p, o in origins.items() if p == path or p.startswith(path + ".")}
+    away = sorted(given - {Origin.FILE})
+    return f" [from the {away[0]}]" if away else ""
+
+
+def _problem(loc: Loc, error: Mapping[str, Any]) -> str:
+    name, kind = dotted(loc), str(error["type"])
+    known = field_at(loc)
+    accepted = f" (accepted: {known.accepted})" if known is not None else ""
+    if kind == "extra_forbidden":
+        return _unknown(loc)
+    if kind == "missing":
+        return f"{name}: must be given{accepted}"
+    message = str(error["msg"])
+    if kind == "value_error":
+        return f"{name}: {message.removeprefix('Value error, ')}"
+    must = _must(message)
+    shown = printable(repr(error["input"]), _VALUE_CHARS)
+    if kind == "string_pattern_mismatch" or error["loc"][-1] == "[key]":
+        must = "has a wrong form"
+        accepted = accepted or " (accepted: letters, digits, '.', '_', '-'; at most 64)"
+    return f"{name} = {shown}: {must}{accepted}"
+
+
+def _must(message: str) -> str:
+    """Return pydantic's sentence in our words."""
+    words = {
+        "Input should be": "must be",
+        "a valid": "a",
+        "greater than or equal to": ">=",
+        "less than or equal to": "<=",
+        "greater than": ">",
+        "less than": "<",
+        "a tuple": "a list",
+        "a integer": "an integer",
+    }
+    text = message.split(", ", maxsplit=1)[0]
+    for theirs, ours in words.items():
+        text = text.replace(theirs, ours)
+    return re.sub("a dictionary or instance of .*", "a table", text)
+
+
+def _unknown(loc: Loc) -> str:
+    what = "section" if len(loc) == 1 else "setting"
+    near = difflib.get_close_matches(str(loc[-1]), names_at(loc), n=1, cutoff=0.5)
+    known = ", ".join(names_at(loc))
+    hint = f"did you mean {dotted((*loc[:-1], near[0]))}?" if near else f"accepted: {known}"
+    return f"{printable(dotted(loc), _VALUE_CHARS)}: unknown {what}; {hint}"
+
+
+def _clean(loc: Loc, tree: object) -> Loc:
+    """Drop what pydantic adds to a location: union branches and the mark of a bad key."""
+    out: list[str | int] = []
+    node = tree
+    for part in loc:
+        if part == "[key]" or not isinstance(node, dict | list):
+            break
+        out.append(part)
+        inside = isinstance(node, dict) or (isinstance(part, int) and part < len(node))
+        node = _child(node, part) if inside else None
+    return tuple(out)
+
+
+def _child(node: Any, part: str | int) -> object:  # noqa: ANN401 - parsed TOML
+    if isinstance(node, dict):
+        return node.get(part)
+    return node[part] if isinstance(part, int) else None
+
+
+def _take_out(tree: Any, loc: Loc, kind: str) -> None:  # noqa: ANN401 - parsed TOML
+    """Remove what is wrong; give what is missing a value that passes."""
+    if not loc:
+        return
+    node, last = tree, loc[-1]
+    for part in loc[:-1]:
+        node = _child(node, part)
+    known = field_at(loc)
+    if isinstance(node, dict) and (kind == "missing" or (known is not None and known.required)):
+        unique = "-".join(str(part) for part in loc)
+        stand_in = {"url": f"http://{unique}", "target": {"model": unique}}
+        node[str(last)] = stand_in.get(str(last), unique)
+    elif isinstance(node, dict):
+        node.pop(str(last), None)
+    elif isinstance(node, list) and isinstance(last, int) and last < len(node):
+        node[last] = node[0] if last else 0
+
+
+def _leaf_locs(node: object, loc: Loc = ()) -> Iterator[Loc]:
+    """Yield the locations of scalars, lists of scalars and empty containers."""
+    if isinstance(node, Mapping) and node:
+        for key, value in node.items():
+            yield from _leaf_locs(value, (*loc, key))
+    elif isinstance(node, list) and node and isinstance(node[0], Mapping):
+        for i, value in enumerate(node):
+            yield from _leaf_locs(value, (*loc, i))
+    else:
+        yield loc
+
+
+def _leaves(tree: Mapping[str, Any]) -> list[str]:
+    return [dotted(loc) for loc in _leaf_locs(tree)]
+
+
+def _at(tree: Any, loc: Loc) -> Any:  # noqa: ANN401 - parsed TOML
+    for part in loc:
+        tree = tree[part]
+    return tree
+
+
+def _all_origins(config: Config, given: Mapping[str, Origin]) -> dict[str, Origin]:
+    """Return an origin for each value; a table that was given whole covers what is in it."""
+    return {path: _origin(path, given) for path in flatten(config)}
+
+
+def _origin(path: str, given: Mapping[str, Origin]) -> Origin:
+    whole = (o for p, o in given.items() if path.startswith((p + ".", p + "[")))
+    return given.get(path) or next(whole, Origin.DEFAULT)
+
+
+def _resolve(node: Any, base: Path, loc: Loc = ()) -> None:  # noqa: ANN401 - parsed TOML
+    """Make the relative paths of a parsed file absolute, in place."""
+    items = node.items() if isinstance(node, dict) else enumerate(node)
+    for key, value in list(items):
+        if isinstance(value, dict | list) and not _is_path_list((*loc, key)):
+            _resolve(value, base, (*loc, key))
+        else:
+            node[key] = _resolved((*loc, key), value, base)
+
+
+def _resolved(loc: Loc, value: Any, base: Path) -> Any:  # noqa: ANN401 - parsed TOML
+    if isinstance(value, list) and _is_path_list(loc):
+        return [_absolute(v, base) if isinstance(v, str) else v for v in value]
+    if not isinstance(value, str):
+        return value
+    known = field_at(loc)
+    if known is not None and known.accepted == "a path":
+        return _absolute(value, base)
+    if loc and loc[-1] in ("model", "tokenizer", "source"):
+        return _folder_or_id(value, base)
+    return value
+
+
+def _is_path_list(loc: Loc) -> bool:
+    known = field_at(loc)
+    return known is not None and known.accepted == "a list, each a path"
+
+
+def _absolute(value: str, base: Path) -> str:
+    return os.path.abspath(base / Path(value).expanduser())  # noqa: PTH100 - symlinks stay
+
+
+def _folder_or_id(value: str, base: Path) -> str:
+    """Resolve what is a path by its look or because it is there; the rest is a hub id."""
+    looks = value.startswith(("./", "../", "~", "/"))
+    return _absolute(value, base) if looks or (base / value).exists() else value
+
+
+def _with_state_dir(config: Config, base: Path) -> Config:
+    """Return `config` with the default state directory starting at `base`."""
+    run = config.run
+    if run.state_dir.is_absolute():
+        return config
+    moved = run.model_copy(update={"state_dir": Path(_absolute(str(run.state_dir), base))})
+    return config.model_copy(update={"run": moved})
