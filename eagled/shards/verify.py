@@ -1,0 +1,251 @@
+"""Re-read every byte of the shards and say what does not hold.
+
+Guarantee: a shard without findings has the committed bytes (when a record is given), ids inside
+the vocabulary, 0/1 masks with something supervised, rows that fit counts and policy, finite
+values, and no all-zero row (a hole that a crash left). Price: one full read for the checksum and
+one through the mapping, a sample at a time; numpy only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from eagled.artifacts import sha256_file
+from eagled.errors import ArtifactError
+from eagled.shards.accept import finite, zero_rows
+from eagled.shards.container import map_arrays
+from eagled.shards.format import (
+    SHARD_SUFFIX,
+    SampleEntry,
+    ShardHeader,
+    ShardManifest,
+    last_positions,
+    read_shard_header,
+)
+from eagled.types import ShardRecord
+
+_MIN_TOKENS = 2  # a row and its target
+_MAX_FINDINGS = 20  # a file; more do not help anybody
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that does not hold; `uid` names the sample, or is empty for the file."""
+
+    file: str
+    uid: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What was read and what was found.
+
+    Attributes:
+        files: shard files looked at.
+        samples: samples in them.
+        tokens: tokens in them.
+        bytes_read: size of the files in all.
+        findings: everything that does not hold, in file order.
+    """
+
+    files: int
+    samples: int
+    tokens: int
+    bytes_read: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything held."""
+        return not self.findings
+
+    @property
+    def bad_files(self) -> tuple[str, ...]:
+        """Names of the files with findings, sorted."""
+        return tuple(sorted({f.file for f in self.findings}))
+
+
+Progress = Callable[[str, int, int], None]  # file name, files done, files in all
+ExpectedIds = Callable[[str], "tuple[npt.NDArray[Any], int] | None"]
+
+
+def verify_shards(
+    folder: Path,
+    expected: Mapping[str, ShardRecord] | None = None,
+    *,
+    manifest: ShardManifest | None = None,
+    ids_of: ExpectedIds | None = None,
+    progress: Progress | None = None,
+) -> VerifyReport:
+    """Check all shards of `folder`; nothing is changed.
+
+    Args:
+        folder: the shard folder.
+        expected: committed shards by file name; None checks the files that are there against
+            themselves. A committed file that is gone, and a file that is not committed, are
+            findings.
+        manifest: what the states must be; None takes each file's own word.
+        ids_of: for a uid (hex) the exact ids and the number of prompt tokens, from database or
+            corpus, or None for an unknown sample.
+        progress: called before each file.
+    """
+    there = {p.name for p in folder.glob(f"*{SHARD_SUFFIX}")}
+    names = sorted(there | set(expected or ()))
+    findings: list[Finding] = []
+    seen: dict[str, str] = {}
+    totals = np.zeros(3, np.int64)  # samples, tokens, bytes
+    for done, name in enumerate(names):
+        if progress:
+            progress(name, done, len(names))
+        found, counts = _verify_file(folder / name, expected, manifest, ids_of, seen)
+        findings += found[:_MAX_FINDINGS]
+        totals += counts
+    samples, tokens, size = (int(x) for x in totals)
+    return VerifyReport(len(names), samples, tokens, size, tuple(findings))
+
+
+def _verify_file(
+    path: Path,
+    expected: Mapping[str, ShardRecord] | None,
+    manifest: ShardManifest | None,
+    ids_of: ExpectedIds | None,
+    seen: dict[str, str],
+) -> tuple[list[Finding], tuple[int, int, int]]:
+    """Return the findings of one file and its samples, tokens and bytes."""
+    name = path.name
+    if expected is not None and name not in expected:
+        return [Finding(name, "", "the database does not know this file")], (0, 0, 0)
+    if not path.exists():
+        return [Finding(name, "", "the file is gone")], (0, 0, 0)
+    record = expected[name] if expected is not None else None
+    problems = list(_checksum_problems(path, record)) if record else []
+    try:
+        header = read_shard_header(path)
+        problems += _header_problems(header, record, manifest)
+        findings = [Finding(name, "", p) for p in problems]
+        findings += [Finding(name, uid, p) for uid, p in _content(header, ids_of, seen)]
+    except ArtifactError as exc:
+        return [Finding(name, "", p) for p in (*problems, str(exc))], (0, 0, path.stat().st_size)
+    return findings, (len(header.samples), header.n_tokens, header.container.file_bytes)
+
+
+def _checksum_problems(path: Path, record: ShardRecord) -> Iterator[str]:
+    size = path.stat().st_size
+    if size != record.file_bytes:
+        yield f"{size} bytes, {record.file_bytes} were committed"
+    elif (found := sha256_file(path)) != record.sha256:
+        yield f"SHA-256 is {found[:16]}…, {record.sha256[:16]}… was committed"
+
+
+def _header_problems(
+    header: ShardHeader, record: ShardRecord | None, manifest: ShardManifest | None
+) -> Iterator[str]:
+    if record is not None:
+        got = (len(header.samples), header.n_tokens, header.manifest.digest())
+        want = (record.n_samples, record.n_tokens, record.manifest_hash)
+        for what, ours, theirs in zip(
+            ("samples", "tokens", "manifest hash"), got, want, strict=True
+        ):
+            if ours != theirs:
+                yield f"{what}: {ours} in the file, {theirs} committed"
+    if manifest is not None and header.manifest != manifest:
+        ours, theirs = header.manifest.to_dict(), manifest.to_dict()
+        for key in ours:
+            if ours[key] != theirs[key]:
+                yield f"manifest: {key} is {ours[key]!r}, this run has {theirs[key]!r}"
+
+
+def _content(
+    header: ShardHeader, ids_of: ExpectedIds | None, seen: dict[str, str]
+) -> Iterator[tuple[str, str]]:
+    """Yield (uid, problem) of what the data itself says."""
+    arrays = map_arrays(header.container)
+    offsets = arrays["offsets"]
+    if (
+        int(offsets[0]) != 0
+        or int(offsets[-1]) != header.n_tokens
+        or (np.diff(offsets) < _MIN_TOKENS).any()
+    ):
+        yield "", "offsets do not rise from 0 to the token count by 2 or more"
+        return
+    last_start = 0
+    for i, entry in enumerate(header.samples):
+        place = f"{header.container.path.name} at index {i}"
+        if (other := seen.setdefault(entry.uid, place)) != place:
+            yield entry.uid, f"is in {other} as well"
+        piece = _Piece.cut(arrays, i, last_start, entry)
+        last_start += entry.n_last
+        for problem in _sample_problems(piece, header.manifest, ids_of):
+            yield entry.uid, problem
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """One sample's views into the mapped file."""
+
+    entry: SampleEntry
+    ids: npt.NDArray[np.int32]
+    mask: npt.NDArray[np.uint8]
+    aux: npt.NDArray[np.uint16]
+    last: npt.NDArray[np.uint16]
+    positions: npt.NDArray[np.int32]
+
+    @classmethod
+    def cut(
+        cls, arrays: Mapping[str, npt.NDArray[Any]], i: int, last_start: int, entry: SampleEntry
+    ) -> _Piece:
+        start, end = (int(x) for x in arrays["offsets"][i : i + 2])
+        last = slice(last_start, last_start + entry.n_last)
+        return cls(
+            entry,
+            arrays["input_ids"][start:end],
+            arrays["loss_mask"][start:end],
+            arrays["aux"][start - i : end - i - 1],
+            arrays["last"][last],
+            arrays["last_positions"][last],
+        )
+
+
+def _sample_problems(
+    piece: _Piece, manifest: ShardManifest, ids_of: ExpectedIds | None
+) -> Iterator[str]:
+    bad = (piece.ids < 0) | (piece.ids >= manifest.vocab_size)
+    if bad.any():
+        yield f"{int(bad.sum())} ids are outside 0..{manifest.vocab_size - 1}"
+    if (piece.mask > 1).any():
+        yield "the loss mask holds values other than 0 and 1"
+    elif not piece.mask[1:].any():
+        yield "nothing in it is supervised"
+    if not np.array_equal(piece.positions, last_positions(piece.mask, manifest.last)):
+        yield f"last_positions do not follow the policy {manifest.last!r}"
+    for name, rows in (("aux", piece.aux), ("last", piece.last)):
+        yield from _row_problems(name, rows)
+    if ids_of is not None:
+        yield from _source_problems(piece, ids_of(piece.entry.uid))
+
+
+def _row_problems(name: str, rows: npt.NDArray[np.uint16]) -> Iterator[str]:
+    broken = np.flatnonzero(~finite(rows).all(axis=1))
+    if broken.size:
+        yield f"{name}: row {int(broken[0])} is not finite ({broken.size} such rows)"
+    holes = zero_rows(rows)
+    if holes.size:
+        yield f"{name}: row {int(holes[0])} is all zero ({holes.size} such rows): a hole"
+
+
+def _source_problems(piece: _Piece, source: tuple[npt.NDArray[Any], int] | None) -> Iterator[str]:
+    if source is None:
+        yield "the source does not know this sample"
+        return
+    ids, n_prompt = source
+    if not np.array_equal(ids, piece.ids):
+        yield f"its {len(piece.ids)} ids differ from the {len(ids)} of the source"
+    elif not np.array_equal(np.flatnonzero(piece.mask), np.arange(n_prompt, len(ids))):
+        yield f"the loss mask is not 1 exactly from token {n_prompt} on"

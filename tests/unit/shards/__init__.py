@@ -1,0 +1,1 @@
+"""Shards: format, writer, acceptance, scan, verification, reader."""
