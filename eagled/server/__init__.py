@@ -1,0 +1,1 @@
+"""Talking to servers of the target model."""

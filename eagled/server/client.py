@@ -1,0 +1,426 @@
+"""The client of one SGLang server.
+
+Guarantee: `generate` returns a whole, natural reply or raises an error whose class says who is to
+blame. Ids are checked against the vocabulary before they are sent (one id too high kills an SGLang
+server). A request that met a dead kept-alive connection is sent once more, at once, on a fresh
+connection. Nothing in here limits how many requests run at once, so nothing here makes one wait.
+Price: about 0.2 ms of CPU a request, most of it aiohttp's (`bench/generation_cpu.py`).
+
+Decisions:
+- A dead kept-alive connection is one that was used before, gave no byte, and broke within
+  `STALE_S` of sending. Later than that the server had the request, and its end is a crash.
+- Bodies are read whole and unlimited; a reply of 700 KB in one line is a normal reply.
+- The request is put together from bytes that are made once a dataset; only ids are encoded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakKeyDictionary
+
+import aiohttp
+import orjson
+from yarl import URL
+
+from eagled.config import GenerationConfig, ServerConfig
+from eagled.errors import (
+    AuthError,
+    ContentError,
+    EagledError,
+    ReplyBrokenError,
+    ServerTimeoutError,
+    ServerUnavailableError,
+    StaleConnectionError,
+)
+from eagled.printable import printable
+from eagled.server.protocol import (
+    GenerateReply,
+    GenerateRequest,
+    Load,
+    ModelInfo,
+    ServerInfo,
+    ServerLimits,
+)
+from eagled.server.reply import OK, error_message, read_error, read_reply
+from eagled.types import OutputReason
+
+if TYPE_CHECKING:
+    from aiohttp.client_proto import ResponseHandler
+    from aiohttp.client_reqrep import ClientRequest
+    from aiohttp.connector import Connection
+    from aiohttp.tracing import Trace
+
+KEEPALIVE_S = 4.0  # SGLang closes an idle connection after 5 s; ours must be let go first
+READ_BUFFER_BYTES = 4 << 20  # aiohttp's 64 KiB slows long replies down to a tenth
+STALE_S = 1.0  # a connection that was dead already says so within one round trip
+HEALTH_TIMEOUT_S = 25.0  # SGLang itself takes up to 20 s to say 503
+INFO_TIMEOUT_S = 10.0
+ABORT_TIMEOUT_S = 5.0
+ABORT_GRACE_S = 15.0  # an aborted request comes back within 4 s; then the socket is closed
+_NOT_FOUND = 404
+_OWNER_ONLY = 0o077
+
+_opened_at: ContextVar[float] = ContextVar("when_this_connection_was_opened", default=0.0)
+
+
+class _Connector(aiohttp.TCPConnector):
+    """A pool without a limit that tells when the connection it gave was opened."""
+
+    def __init__(self, *, force_close: bool = False) -> None:
+        keepalive: dict[str, Any] = {} if force_close else {"keepalive_timeout": KEEPALIVE_S}
+        super().__init__(limit=0, limit_per_host=0, force_close=force_close, **keepalive)
+        self._opened: WeakKeyDictionary[ResponseHandler, float] = WeakKeyDictionary()
+
+    async def connect(
+        self,
+        req: ClientRequest,
+        traces: list[Trace],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - aiohttp's signature
+    ) -> Connection:
+        """Return a connection; leaves the time of its opening in `_opened_at`."""
+        connection = await super().connect(req, traces, timeout)
+        if (protocol := connection.protocol) is not None:
+            _opened_at.set(self._opened.setdefault(protocol, time.monotonic()))
+        return connection
+
+
+class SglangClient:
+    """Requests to one endpoint; an async context manager that owns its connections.
+
+    Attributes:
+        url: base address, as configured.
+        limits: what the server can take; set it after `server_info`.
+        stale_resends: requests that were sent again after a dead kept-alive connection.
+    """
+
+    def __init__(
+        self, server: ServerConfig, generation: GenerationConfig, *, vocab_size: int
+    ) -> None:
+        self.url = server.url.rstrip("/")
+        self.limits = ServerLimits()
+        self.stale_resends = 0
+        self.max_in_flight = server.max_in_flight
+        self._generation = generation
+        self._vocab_size = vocab_size
+        self._key_file = server.api_key_file
+        self._session: aiohttp.ClientSession | None = None
+        self._fresh: aiohttp.ClientSession | None = None
+        self._generate_url = URL(self.url + "/generate")
+        self._health_probe: asyncio.Task[bool] | None = None
+
+    async def __aenter__(self) -> Self:
+        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
+        if self._key_file is not None:
+            headers["Authorization"] = f"Bearer {read_key(self._key_file)}"
+        self._session = self._open_session(headers, force_close=False)
+        self._fresh = self._open_session(headers, force_close=True)
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        if self._health_probe is not None:
+            self._health_probe.cancel()
+        for session in (self._session, self._fresh):
+            if session is not None:
+                await session.close()
+
+    def _open_session(
+        self, headers: Mapping[str, str], *, force_close: bool
+    ) -> aiohttp.ClientSession:
+        """Open a session whose total time counts from sending: no request ever queues in it."""
+        timeout = aiohttp.ClientTimeout(
+            total=self._generation.request_timeout_s + ABORT_GRACE_S,
+            sock_connect=self._generation.connect_timeout_s,
+        )
+        return aiohttp.ClientSession(
+            connector=_Connector(force_close=force_close),
+            headers=headers,
+            timeout=timeout,
+            read_bufsize=READ_BUFFER_BYTES,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+        )
+
+    # -- generation
+
+    async def generate(self, request: GenerateRequest) -> GenerateReply:
+        """Send one request and return its whole reply.
+
+        Raises:
+            ContentError: an id is outside the vocabulary (nothing was sent), or the server
+                refuses the request for good.
+            RetryableError: the server or the way to it failed; the class says how.
+            AuthError: the server wants another key.
+        """
+        self._check_prompt(request)
+        payload = encode_request(request)
+        try:
+            status, headers, body = await self._post(self._session, payload)
+        except StaleConnectionError:
+            self.stale_resends += 1
+            return await self._generate_again(payload, request)
+        if status == OK:
+            return read_reply(body, request, self._vocab_size, _opened_at.get())
+        raise self._error(status, headers, body, request)
+
+    async def _generate_again(self, payload: bytes, request: GenerateRequest) -> GenerateReply:
+        """Send once more on a connection of its own; whatever fails now is the server's fault."""
+        status, headers, body = await self._post(self._fresh, payload)
+        if status == OK:
+            return read_reply(body, request, self._vocab_size, _opened_at.get())
+        error = self._error(status, headers, body, request)
+        if isinstance(error, ContentError) and error.reason == OutputReason.REFUSED_BY_SERVER:
+            # perhaps the first sending did arrive and this one is refused as its double
+            raise ReplyBrokenError(f"refused after it was sent again: {error.detail}")
+        raise error
+
+    def _check_prompt(self, request: GenerateRequest) -> None:
+        if not len(request.prompt):
+            raise ContentError(OutputReason.REFUSED_BY_SERVER, "the prompt is empty; not sent")
+        highest = int(request.prompt.max())
+        if highest >= self._vocab_size:
+            raise ContentError(
+                OutputReason.ID_OUT_OF_VOCABULARY,
+                f"prompt id {highest} is outside the vocabulary of {self._vocab_size}; not sent",
+            )
+        if self.limits.too_long(len(request.prompt), request.max_new):
+            raise ContentError(
+                OutputReason.TOO_LONG_FOR_SERVER,
+                f"{len(request.prompt)} + {request.max_new} tokens do not fit "
+                f"{self.limits}; not sent",
+            )
+
+    async def _post(
+        self, session: aiohttp.ClientSession | None, payload: bytes
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        assert session is not None, "used outside its context"  # noqa: S101 - a bug, not input
+        sent_at = time.monotonic()
+        _opened_at.set(sent_at)
+        began = False
+        try:
+            async with session.post(self._generate_url, data=payload) as response:
+                began = True
+                return response.status, response.headers, await response.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as exc:
+            after_s = time.monotonic() - sent_at
+            reused = _opened_at.get() < sent_at
+            if reused and not began and after_s < STALE_S and _is_dead(exc):
+                raise StaleConnectionError from None
+            raise _lost(exc, after_s) from None
+
+    def _error(
+        self, status: int, headers: Mapping[str, str], body: bytes, request: GenerateRequest | None
+    ) -> EagledError:
+        now_ms = time.time_ns() // 1_000_000
+        return read_error(status, headers, body, request, self.limits, now_ms)
+
+    # -- control
+
+    async def abort(self, rid: str) -> None:
+        """Ask the server to end a request; it says nothing about whether there was one.
+
+        Raises:
+            RetryableError: the server could not be asked.
+        """
+        async with self._call("POST", "/abort_request", ABORT_TIMEOUT_S, {"rid": rid}) as response:
+            await response.read()
+
+    async def health(self) -> bool:
+        """Return whether the server's own one-token probe passes; takes 1 to 25 seconds.
+
+        Only one probe is outstanding at a time: callers that come meanwhile share its result.
+        """
+        if self._health_probe is None or self._health_probe.done():
+            self._health_probe = asyncio.create_task(self._status_ok("/health", HEALTH_TIMEOUT_S))
+        return await asyncio.shield(self._health_probe)
+
+    async def ready(self) -> bool:
+        """Return whether the server answers `/ready` with 200; at once, without a probe token."""
+        return await self._status_ok("/ready", INFO_TIMEOUT_S)
+
+    async def reachable(self) -> bool:
+        """Return whether anything answers at the address, whatever its status."""
+        try:
+            async with self._call("GET", "/ready", INFO_TIMEOUT_S) as response:
+                await response.read()
+        except EagledError:
+            return False
+        return True
+
+    async def server_info(self) -> ServerInfo:
+        """Return `/server_info`, its context filled in from `/v1/models` if it is left open."""
+        raw = await self._get_object("/server_info", "/get_server_info")
+        context = _count(raw.get("context_length")) or await self._model_context()
+        return ServerInfo(
+            version=printable(raw.get("version", "unknown"), 80),
+            context=context,
+            max_input=_count(raw.get("max_req_input_len")),
+            max_running=_count(raw.get("max_running_requests")),
+            max_total_tokens=_count(raw.get("max_total_num_tokens")),
+            speculative=_text(raw.get("speculative_algorithm")),
+        )
+
+    async def model_info(self) -> ModelInfo:
+        """Return `/model_info`."""
+        raw = await self._get_object("/model_info", "/get_model_info")
+        path = str(raw.get("model_path", ""))
+        return ModelInfo(
+            model_path=path,
+            served_name=str(raw.get("served_model_name") or path),
+            tokenizer_path=str(raw.get("tokenizer_path") or path),
+        )
+
+    async def loads(self, timeout_s: float = INFO_TIMEOUT_S) -> Load | None:
+        """Return the server's load; None when it has no `/v1/loads`."""
+        try:
+            raw = await self._get_object("/v1/loads", timeout_s=timeout_s)
+        except _MissingError:
+            return None
+        ranks = [r for r in raw.get("loads", [raw]) if isinstance(r, dict)]
+        return Load(
+            running=sum(_count(r.get("num_running_reqs")) or 0 for r in ranks),
+            waiting=sum(_count(r.get("num_waiting_reqs")) or 0 for r in ranks),
+            used_tokens=sum(_count(r.get("num_used_tokens")) or 0 for r in ranks),
+            total_tokens=sum(_count(r.get("max_total_num_tokens")) or 0 for r in ranks),
+            usage=max((_number(r.get("token_usage")) for r in ranks), default=0.0),
+            tok_per_s=sum(_number(r.get("gen_throughput")) for r in ranks),
+        )
+
+    async def _model_context(self) -> int | None:
+        try:
+            raw = await self._get_object("/v1/models")
+        except EagledError:
+            return None
+        entries = [m for m in raw.get("data", ()) if isinstance(m, dict)]
+        return next((n for m in entries if (n := _count(m.get("max_model_len")))), None)
+
+    async def _status_ok(self, path: str, timeout_s: float) -> bool:
+        try:
+            async with self._call("GET", path, timeout_s) as response:
+                await response.read()
+                return response.status == OK
+        except EagledError:
+            return False
+
+    async def _get_object(self, *paths: str, timeout_s: float = INFO_TIMEOUT_S) -> dict[str, Any]:
+        """Return the JSON object at the first of `paths` that exists."""
+        for path in paths:
+            async with self._call("GET", path, timeout_s) as response:
+                body = await response.read()
+                if response.status == _NOT_FOUND:
+                    continue
+                if response.status != OK:
+                    raise self._error(response.status, response.headers, body, None)
+                return _json_object(path, body)
+        raise _MissingError(f"{self.url} has no {paths[0]}: it is no SGLang server")
+
+    @asynccontextmanager
+    async def _call(
+        self, method: str, path: str, timeout_s: float, data: dict[str, str] | None = None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Make one short call on a connection of its own, so that no stale one can fail it."""
+        assert self._fresh is not None, "used outside its context"  # noqa: S101 - a bug, not input
+        started_at = time.monotonic()
+        timeout = aiohttp.ClientTimeout(
+            total=timeout_s, sock_connect=self._generation.connect_timeout_s
+        )
+        body = None if data is None else orjson.dumps(data)
+        try:
+            async with self._fresh.request(
+                method, self.url + path, data=body, timeout=timeout
+            ) as response:
+                yield response
+        except (aiohttp.ClientError, TimeoutError, OSError) as exc:
+            raise _lost(exc, time.monotonic() - started_at) from None
+
+
+class _MissingError(ServerUnavailableError):
+    """The server does not have this address."""
+
+
+def encode_request(request: GenerateRequest) -> bytes:
+    """Return the JSON body: constant members as they are, ids straight from the numpy view."""
+    seed = b"" if request.seed is None else b',"sampling_seed":%d' % request.seed
+    return b'{"stream":false,"rid":"%b","sampling_params":{%b,"max_new_tokens":%d%b},%b}' % (
+        request.rid.encode("ascii"),
+        request.sampling,
+        request.max_new,
+        seed,
+        b'"input_ids":' + orjson.dumps(request.prompt, option=orjson.OPT_SERIALIZE_NUMPY),
+    )
+
+
+def read_key(path: Path) -> str:
+    """Return the key in a file that only its owner can read.
+
+    Raises:
+        AuthError: if the file is missing, empty or readable by others.
+    """
+    try:
+        mode = os.stat(path).st_mode  # noqa: PTH116 - one call, followed by the read it guards
+        key = path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise AuthError(f"servers.api_key_file: cannot read {path}: {exc}") from exc
+    if stat.S_IMODE(mode) & _OWNER_ONLY:
+        raise AuthError(f"servers.api_key_file: {path} is readable by others; run chmod 600")
+    if not key.isprintable() or not key:
+        raise AuthError(f"servers.api_key_file: {path} holds no key of printable characters")
+    return key
+
+
+def _is_dead(exc: BaseException) -> bool:
+    """Return whether the connection ended without one byte of reply."""
+    if isinstance(exc, aiohttp.ServerDisconnectedError):
+        return isinstance(exc.message, str)  # else it holds the part of the reply that came
+    return isinstance(exc, OSError) and not isinstance(exc, TimeoutError)
+
+
+def _lost(exc: BaseException, after_s: float) -> EagledError:
+    """Return what a transport error means."""
+    text = f"{type(exc).__name__} after {after_s:.1f} s: {printable(exc)}"
+    if isinstance(exc, aiohttp.ClientPayloadError):
+        return ReplyBrokenError(f"the reply was cut: {text}")
+    if isinstance(exc, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
+        return NoConnectionError(f"no connection: {text}")
+    if isinstance(exc, TimeoutError):
+        return ServerTimeoutError(f"no complete reply: {text}")
+    if isinstance(exc, aiohttp.ClientResponseError):
+        return ReplyBrokenError(f"the reply is not HTTP: {text}")
+    return ConnectionLostError(f"the connection was lost: {text}")
+
+
+class NoConnectionError(ServerUnavailableError):
+    """Nothing answers at the address; the request was not sent."""
+
+
+class ConnectionLostError(ServerUnavailableError):
+    """The connection ended after the request was sent and before its reply began."""
+
+
+def _json_object(path: str, body: bytes) -> dict[str, Any]:
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as exc:
+        raise ReplyBrokenError(f"{path} is not JSON: {exc}") from None
+    if not isinstance(value, dict):
+        raise ReplyBrokenError(f"{path} is no JSON object: {error_message(body)}")
+    return value
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and value >= 0 else None
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _text(value: object) -> str | None:
+    return printable(value, 80) if isinstance(value, str) and value else None
