@@ -1,0 +1,54 @@
+"""What every hidden-state back end offers; the worker knows nothing else of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from eagled.shards.accept import Offer
+from eagled.shards.format import Bits, ShardManifest
+
+Ids = npt.NDArray[np.integer[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """What one forward pass gave for one sample of T tokens.
+
+    Attributes:
+        token_ids: the ids it belongs to, i64 [T].
+        aux: bf16 bits [rows, L, D], layers in the order of the plan.
+        last: bf16 bits [rows, D], after the final norm.
+    """
+
+    token_ids: Ids
+    aux: Bits
+    last: Bits
+
+    @property
+    def aux_offer(self) -> Offer:
+        """The aux states as they are offered for acceptance."""
+        return Offer(self.token_ids, "bfloat16", self.aux)
+
+    @property
+    def last_offer(self) -> Offer:
+        """The final states as a layer axis of one."""
+        return Offer(self.token_ids, "bfloat16", self.last[:, None, :])
+
+
+class StatesBackend(Protocol):
+    """Computes hidden states of whole samples by a prefill-only pass: a row a token."""
+
+    @property
+    def manifest(self) -> ShardManifest:
+        """What its states are."""
+
+    def capture(self, batch: Sequence[Ids]) -> list[Captured]:
+        """Return the states of each sample, in order; blocking, for a worker thread."""
+
+    def self_check(self) -> None:
+        """Raise `ArtifactError` unless a known short input gives the states it must."""
