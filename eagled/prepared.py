@@ -73,7 +73,6 @@ class PreparedManifest:
     dataset: str
     prep_key: str
     mode: Mode
-    priority: int
     n_rows: int
     n_kept: int
     n_turns: int
@@ -106,7 +105,6 @@ def _manifest_of(value: Mapping[str, Any]) -> PreparedManifest:
         dataset=value["dataset"],
         prep_key=value["prep_key"],
         mode=Mode(value["mode"]),
-        priority=value["priority"],
         n_rows=value["rows"],
         n_kept=value["kept"],
         n_turns=value["turns"],

@@ -1,0 +1,158 @@
+"""What a dataset format is: which columns it knows, and how it reads one row.
+
+A reader only names things: roles, text, calls. All rules about shape, reasoning and tools are in
+`eagled/text/canonical.py`, the same for every format.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from eagled.errors import RowRejectedError
+from eagled.text.messages import Tools
+from eagled.types import RowReason
+
+Row = Mapping[str, Any]
+_ID_KEYS = ("id", "prompt_id", "conversation_id", "uuid")
+
+
+@dataclass(frozen=True, slots=True)
+class RawCall:
+    """A tool call as the row has it; `arguments` is text, an object or None."""
+
+    id: str | None
+    name: str
+    arguments: object
+
+
+@dataclass(frozen=True, slots=True)
+class RawTurn:
+    """One turn as the row names it, before any rule but "content is text".
+
+    `reasoning` None: the row has no such field, or nothing in it.
+    """
+
+    role: str
+    content: str
+    reasoning: str | None = None
+    calls: tuple[RawCall, ...] = ()
+    call_id: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RawRow:
+    """One row as its format reads it.
+
+    `reasoning_field`: the shape has a place for reasoning, filled or not.
+    """
+
+    turns: tuple[RawTurn, ...]
+    tools: Tools | None = None
+    source_id: str | None = None
+    flags: frozenset[str] = frozenset()
+    reasoning_field: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A dataset format; a module of `eagled.readers` that has one as `FORMAT` is found by itself.
+
+    Attributes:
+        name: word for the configuration.
+        rank: formats are asked in ascending order, the first that knows the columns wins.
+        columns: what `eagled prep --formats` shows.
+        detects: whether a row has the columns.
+        read: gives the turns; raises `RowRejectedError`.
+    """
+
+    name: str
+    rank: int
+    columns: str
+    detects: Callable[[Row], bool]
+    read: Callable[[Row], RawRow]
+
+
+def source_id_of(row: Row) -> str | None:
+    """Return the row's own id as text, integers digit for digit."""
+    for key in _ID_KEYS:
+        value = row.get(key)
+        if isinstance(value, str | int) and not isinstance(value, bool) and value != "":
+            return str(value).encode("utf-8", "backslashreplace").decode("utf-8")
+    return None
+
+
+def list_of_objects(row: Row, key: str) -> list[Row]:
+    """Return the turns in `row[key]`.
+
+    Raises:
+        RowRejectedError: missing, of another type, or empty.
+    """
+    value = row.get(key)
+    if value is None:
+        raise RowRejectedError(RowReason.MISSING_FIELD, f"no {key!r}")
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise RowRejectedError(RowReason.BAD_SCHEMA, f"{key!r} is not a list of objects")
+    if not value:
+        raise RowRejectedError(RowReason.EMPTY_CONVERSATION, f"{key!r} is empty")
+    return value
+
+
+def text_of(value: object, what: str) -> str:
+    """Return content as text: null is empty, text parts are joined.
+
+    Raises:
+        RowRejectedError: for anything else, an image part for example.
+    """
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return "".join(_part_text(part, what) for part in value)
+    raise RowRejectedError(RowReason.BAD_SCHEMA, f"{what} is a {type(value).__name__}")
+
+
+def _part_text(part: object, what: str) -> str:
+    if isinstance(part, str):
+        return part
+    if isinstance(part, dict) and part.get("type", "text") == "text":
+        return text_of(part.get("text"), what)
+    raise RowRejectedError(RowReason.BAD_SCHEMA, f"{what} has a part that is not text")
+
+
+def tools_of(value: object) -> Tools | None:
+    """Return declared function schemas in OpenAI wrapping; absent, null and empty are the same.
+
+    Raises:
+        RowRejectedError: if it is neither a list of objects nor the JSON text of one.
+    """
+    if isinstance(value, str) and value.strip():
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError) as exc:
+            raise RowRejectedError(RowReason.BAD_SCHEMA, f"tools are not JSON: {exc}") from exc
+    if not value:
+        return None
+    if not isinstance(value, list) or not all(isinstance(tool, dict) for tool in value):
+        raise RowRejectedError(RowReason.BAD_SCHEMA, "tools are not a list of objects")
+    _require_json(value)
+    return tuple(_wrapped(tool) for tool in value)
+
+
+def _require_json(value: object) -> None:
+    """Refuse what JSON cannot hold, before it is silently written as null."""
+    try:
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode("utf-8")
+    except (ValueError, TypeError) as exc:
+        raise RowRejectedError(RowReason.BAD_SCHEMA, f"tools: {exc}") from exc
+
+
+def _wrapped(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    function = tool.get("function", tool)
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise RowRejectedError(RowReason.BAD_SCHEMA, "a tool has no name")
+    return tool if "function" in tool else {"type": "function", "function": tool}

@@ -1,0 +1,1 @@
+"""Canonical messages, rendering by the target's own template, and reading its answers."""

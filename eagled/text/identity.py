@@ -1,0 +1,44 @@
+"""Who a conversation is, whatever file or place it comes from.
+
+Guarantee: a uid depends on the dataset's name and the content alone, so a second import adds
+nothing and two rows never overwrite each other; the dedup key is the same in every dataset.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+
+from eagled.text.messages import Conversation, Message, Role, to_json
+from eagled.tokens import make_uid
+
+_SPACE = re.compile(r"\s+")
+_SHORT_CHARS = 16  # below it a first question ("Hi") says too little: all user turns count
+
+
+def normalised(text: str) -> str:
+    """Return `text` NFKC-normalised, case-folded, with whitespace runs made one blank."""
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return _SPACE.sub(" ", folded).strip()
+
+
+def dedup_key(messages: tuple[Message, ...]) -> bytes:
+    """Return the 16-byte key that equals for the same question: system text and first user turn."""
+    system = messages[0].content if messages[0].role is Role.SYSTEM else ""
+    asked = [normalised(m.content) for m in messages if m.role is Role.USER]
+    if len(asked[0]) >= _SHORT_CHARS:
+        asked = asked[:1]
+    return make_uid("question", normalised(system), *asked)
+
+
+def conversation_uid(dataset: str, conversation: Conversation) -> bytes:
+    """Return the 16-byte identity of a conversation inside its dataset."""
+    value = {"messages": to_json(conversation.messages), "tools": conversation.tools}
+    text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    return make_uid(dataset, text)
+
+
+def sample_uid(conversation: bytes, turn: int) -> bytes:
+    """Return the 16-byte identity of one turn; `turn` counts targets from 0."""
+    return make_uid(conversation, str(turn))
