@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
+from transformers.utils import logging as library_logging
 
 from eagled.engine.slab import KvShape, Slab, width_for
 from eagled.engine.support import check_model_config, resolve_context_length, stop_ids
@@ -161,6 +162,7 @@ def load_model(
     """
     if dtype not in _DTYPES:
         raise ConfigError(f"dtype {dtype!r} is not one of {', '.join(_DTYPES)}")
+    library_logging.disable_progress_bar()
     config = _guarded(folder, lambda: AutoConfig.from_pretrained(folder, local_files_only=True))
     context = resolve_context_length(config, context_length)
     check_model_config(config, context)
