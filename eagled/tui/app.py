@@ -1,0 +1,450 @@
+"""`eagled top`: the first screen, live.
+
+Guarantee: the screen only reads; the run is never slower or different for being watched, except
+by keys that say so. A daemon that does not answer, a document that cannot be read or a panel that
+cannot be drawn is shown as such, and the screen goes on asking for ever.
+Price: see bench/tui.py (bytes a tick and CPU under a real terminal).
+If a key changes, change docs/top.md; a test compares them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+import termios
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import ClassVar
+from urllib.parse import quote
+
+from textual import events
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+
+from eagled.clock import Clock, SystemClock
+from eagled.errors import EagledError
+from eagled.printable import printable
+from eagled.tui import panels
+from eagled.tui.dialogs import MAX_LIMIT, MAX_PRIORITY, HelpScreen, NumberDialog
+from eagled.tui.lines import Line
+from eagled.tui.panels import View
+from eagled.tui.source import StatusSource, reason_of
+from eagled.tui.state import Kind, Target, TopState
+from eagled.tui.tables import dataset_table, lane_table
+from eagled.tui.widgets import Header, Look, Panel, Table
+
+ASK_TIMEOUT_S = 5.0  # a healthy daemon answers in milliseconds
+POST_TIMEOUT_S = 15.0  # a change waits for its commit
+EVENTS_EVERY_S = 2.0
+BACKOFF_S = (0.5, 5.0)  # first and longest wait between tries
+BLURRED_HZ = 0.2  # a terminal that nobody looks at
+_MIN_TABLE = 4  # title, heads and two rows
+_MIN_LOG = 4
+_LANES_SHARE = 0.45  # most of the left side's height that lanes take
+_BIG_STEP_FROM = 20  # limits above it move by ten
+_HANGUP_CODE = 129  # as a shell reports SIGHUP
+_KEYS_LINE = " p pause  c limit  +/- step  P prio  u undo  z freeze  tab table  ? help  q quit"
+
+
+class TopApp(App[int]):
+    """The first screen of `eagled top`."""
+
+    TITLE = "eagled top"
+    ENABLE_COMMAND_PALETTE = False
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (124, "-wide")]  # noqa: RUF012 - as in Textual
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (18, "-mid"), (34, "-tall")]  # noqa: RUF012 - as in Textual
+    CSS = """
+    Screen { layout: vertical; overflow: hidden; background: ansi_default; }
+    #head { height: 2; }
+    #body { height: 1fr; }
+    #left { width: 1fr; }
+    #right { width: 56; padding: 0 0 0 2; }
+    #throughput { height: 10; }
+    #events { height: 1fr; }
+    #compact { height: 6; }
+    #keys { height: 1; }
+    .-narrow #right, .-wide #compact { display: none; }
+    .-narrow #throughput, .-low #throughput, .-mid #throughput { display: none; }
+    .-narrow.-tall #throughput { display: block; height: 8; }
+    .-tall #lanes, .-tall #datasets, .-tall #throughput { margin-bottom: 1; }
+    .-wide.-tall #throughput { height: 12; }
+    .-low #events, .-mid #events { display: none; }
+    .-low #compact { display: none; }
+    Toast { background: ansi_default; border: round ansi_default; max-width: 70; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("p", "pause", "pause or resume the lane or dataset", id="pause"),
+        Binding("c", "set_limit", "set the lane's limit", id="limit"),
+        Binding("P", "set_priority", "set the dataset's priority", id="priority"),
+        Binding("plus,equals_sign", "step(1)", "limit or priority up", id="step.up"),
+        Binding("minus", "step(-1)", "limit or priority down", id="step.down"),
+        Binding("u", "undo", "undo the last change", id="undo"),
+        Binding("z", "freeze", "hold the picture still, or let it go on", id="freeze"),
+        Binding("tab", "app.focus_next", "next table", id="table.next"),
+        Binding("shift+tab", "app.focus_previous", "previous table", id="table.previous"),
+        Binding("question_mark", "help", "this help", id="help"),
+        Binding("q,ctrl+c", "quit", "quit; the daemon runs on", id="quit"),
+    ]
+
+    def __init__(
+        self,
+        source: StatusSource,
+        *,
+        clock: Clock | None = None,
+        refresh_hz: float | None = 2.0,
+        readonly: bool = False,
+        look: Look | None = None,
+        first: Mapping[str, object] | None = None,
+        watch_terminal: bool = False,
+    ) -> None:
+        """Make the screen.
+
+        Args:
+            source: the daemon.
+            clock: what ages are measured with.
+            refresh_hz: status requests a second; None asks for none (tests feed `apply`).
+            readonly: keys that change the run are off.
+            look: colours and characters.
+            first: a status to show until the daemon answers.
+            watch_terminal: end when the terminal goes away although SIGHUP is ignored.
+        """
+        super().__init__()
+        self.state = TopState(clock or SystemClock())
+        self.look = look or Look()
+        self._source = source
+        self._hz = refresh_hz
+        self._readonly = readonly
+        self._watch_terminal = watch_terminal
+        self._post_order = asyncio.Lock()
+        self._ask_now = asyncio.Event()
+        self._blurred = False
+        self._asked_events = float("-inf")
+        self.theme = "ansi-dark"
+        if first is not None:
+            self.state.take_old(first)
+
+    # --- life
+
+    def compose(self) -> ComposeResult:
+        """Lay out the screen; the style sheet decides what is seen at which size."""
+        look = self.look
+        yield Header(lambda v, w, _: panels.header(v, w), look, widget_id="head")
+        with Horizontal(id="body"):
+            with Vertical(id="left"):
+                yield Table("LANES", lambda v, w: lane_table(v.lanes, w), look, widget_id="lanes")
+                yield Table(
+                    "DATASETS",
+                    lambda v, w: dataset_table(v.datasets, w),
+                    look,
+                    widget_id="datasets",
+                )
+                yield Panel(panels.throughput, look, widget_id="throughput")
+                yield Panel(panels.event_log, look, widget_id="events")
+            with Vertical(id="right"):
+                for build in (panels.servers, panels.extraction, panels.disk):
+                    yield Panel(_with_gap(build), look, own_height=True, widget_id=build.__name__)
+                yield Panel(panels.alarms, look, widget_id="alarms")
+        yield Panel(lambda v, w, _: panels.compact(v, w), look, widget_id="compact")
+        yield Header(self._keys, look, widget_id="keys")
+
+    def on_mount(self) -> None:
+        """Begin to ask, and to tell the time."""
+        self.query_one("#lanes").focus()
+        self.redraw()
+        if self._hz is not None:
+            self.run_worker(self._ask_for_ever(self._hz), group="ask", exit_on_error=False)
+            self.set_interval(1.0, self._tick)
+
+    async def on_unmount(self) -> None:
+        """Let go of the socket."""
+        await self._source.close()
+
+    def on_app_blur(self, _: events.AppBlur) -> None:
+        """Ask seldom while nobody looks."""
+        self._blurred = True
+
+    def on_app_focus(self, _: events.AppFocus) -> None:
+        """Ask at once when somebody looks again."""
+        self._blurred = False
+        self._ask_now.set()
+
+    async def _ask_for_ever(self, hz: float) -> None:
+        while True:
+            await self.ask()
+            tries = self.state.tries
+            wait = 1 / (min(hz, BLURRED_HZ) if self._blurred else hz)
+            if tries:
+                top = min(BACKOFF_S[0] * 2 ** min(tries - 1, 10), BACKOFF_S[1])
+                wait = top * random.uniform(0.5, 1.0)  # noqa: S311 - jitter is no secret
+            self._ask_now.clear()
+            try:
+                async with asyncio.timeout(wait):
+                    await self._ask_now.wait()
+            except TimeoutError:
+                pass
+
+    async def ask(self) -> None:
+        """Ask the daemon once and show the answer, or why there is none."""
+        asked_at = self.state.clock.monotonic()
+        try:
+            async with asyncio.timeout(ASK_TIMEOUT_S):
+                document = await self._source.status()
+        except Exception as error:  # noqa: BLE001 - whatever it was, the screen stays and asks again
+            self.state.failed(reason_of(error))
+            self.redraw()
+        else:
+            self.apply(document, asked_at)
+            await self._ask_events(asked_at)
+
+    async def _ask_events(self, now: float) -> None:
+        """Ask for new events now and then; a log that cannot be had is left as it is."""
+        if now - self._asked_events < EVENTS_EVERY_S or not self.query_one("#events").display:
+            return
+        self._asked_events = now
+        with suppress(Exception):  # the status says whether the daemon is there
+            async with asyncio.timeout(ASK_TIMEOUT_S):
+                self.state.take_events(await self._source.events(self.state.last_event))
+            self.redraw()
+
+    def apply(self, document: object, asked_at: float | None = None) -> None:
+        """Show a status document; one that breaks us is told in the header."""
+        try:
+            self.state.take(document, asked_at)
+        except Exception as error:  # noqa: BLE001 - a bug of ours must not end the screen
+            self.state.problem = printable(f"{type(error).__name__}: {error}", 200)
+        self.redraw()
+
+    def redraw(self) -> None:
+        """Draw the state as it is now."""
+        if not self.is_running or not self.screen_stack:
+            return
+        view = self.state.view()
+        for panel in self.screen_stack[0].query(Panel):
+            panel.show(view)
+        self._share_height()
+
+    def on_resize(self, _: events.Resize) -> None:
+        """Share out the height anew once the new sizes are known."""
+        self.call_after_refresh(self._share_height)
+
+    def _share_height(self) -> None:
+        """Give the tables as many lines as they have rows, as far as there is room."""
+        base = self.screen_stack[0]
+        lanes, datasets = base.query_one("#lanes", Table), base.query_one("#datasets", Table)
+        height = base.query_one("#left").size.height
+        others = [w for w in base.query("#throughput, #events") if w.display]
+        margins = 3 * bool(base.has_class("-tall"))
+        chart = sum(
+            int(w.styles.height.value) for w in others if w.id == "throughput" and w.styles.height
+        )
+        log = _MIN_LOG * any(w.id == "events" for w in others)
+        lanes.set_height(min(lanes.wanted, max(_MIN_TABLE, int(height * _LANES_SHARE))))
+        room = max(
+            _MIN_TABLE,
+            height - min(lanes.wanted, int(height * _LANES_SHARE)) - margins - chart - log,
+        )
+        datasets.set_height(min(datasets.wanted, room) if log else room)
+
+    def _tick(self) -> None:
+        if self._watch_terminal and not _terminal_lives():
+            os._exit(_HANGUP_CODE)  # nothing to restore: the terminal is gone
+        if self.state.tries or self.state.stale or self.state.frozen:
+            self.redraw()
+
+    # --- what keys do
+
+    def _keys(self, view: View, _: int, __: int) -> list[Line]:
+        if self._readonly:
+            return [
+                (
+                    (" read-only: keys that change the run are off", "warn"),
+                    ("   ? help  q quit", "dim"),
+                )
+            ]
+        if view.link.kind in {"STALE", "CONNECTING"}:
+            return [
+                (
+                    (" keys that change the run are off until the daemon answers", "warn"),
+                    ("   ? help  q quit", "dim"),
+                )
+            ]
+        return [((_KEYS_LINE, "dim"),)]
+
+    def say(self, text: str, *, bad: bool = False) -> None:
+        """Show a short message; never as markup."""
+        self.notify(
+            printable(text, 300),
+            severity="error" if bad else "information",
+            markup=False,
+            timeout=4,
+        )
+
+    def _table(self) -> tuple[Kind, Table]:
+        datasets = self.screen_stack[0].query_one("#datasets", Table)
+        if datasets.has_focus:
+            return "dataset", datasets
+        return "lane", self.screen_stack[0].query_one("#lanes", Table)
+
+    def _target(self) -> Target | None:
+        kind, table = self._table()
+        target = None if table.selected is None else self.state.target(kind, table.selected)
+        if target is None:
+            self.say(f"no {kind} is selected", bad=True)
+        return target
+
+    def _may_change(self) -> bool:
+        if self._readonly:
+            self.say("read-only: nothing was done", bad=True)
+            return False
+        if self.state.stale:
+            self.say("the daemon does not answer: nothing was done", bad=True)
+            return False
+        return True
+
+    def action_pause(self) -> None:
+        """Pause the row under the cursor, or resume it."""
+        target = self._target()
+        if target is not None and self._may_change():
+            wanted = self.state.wanted(target, "paused")
+            paused = target.paused if wanted is None else bool(wanted)
+            self._change(target, {"paused": not paused})
+
+    def action_set_limit(self) -> None:
+        """Ask for the lane's limit."""
+        self._ask_number("lane", "a limit belongs to a lane: tab to the lanes")
+
+    def action_set_priority(self) -> None:
+        """Ask for the dataset's priority."""
+        self._ask_number("dataset", "a priority belongs to a dataset: tab to the datasets")
+
+    def _ask_number(self, kind: Kind, otherwise: str) -> None:
+        target = self._target()
+        if target is None or not self._may_change():
+            return
+        if target.kind != kind:
+            self.say(otherwise)
+            return
+
+        def set_it(number: int | None) -> None:
+            if number is not None and self._may_change():
+                self._change(target, {target.field: number})
+
+        self.push_screen(NumberDialog(target, ascii_only=self.look.ascii_only), set_it)
+
+    def action_step(self, by: int) -> None:
+        """Move the limit or the priority by one step; quick presses add up."""
+        target = self._target()
+        if target is None or not self._may_change():
+            return
+        wanted = self.state.wanted(target, target.field)
+        now = wanted if isinstance(wanted, int) else target.number
+        number = None if now is None else stepped(target.kind, int(now), by)
+        if number is None:
+            self.say(f"the {target.field} of {target.label} has no number to step from: use c")
+        elif number != now:
+            self._change(target, {target.field: number})
+
+    def action_undo(self) -> None:
+        """Take the last change back."""
+        if self._may_change():
+            self.run_worker(self._undo(), group="post", exit_on_error=False)
+
+    def action_freeze(self) -> None:
+        """Hold the picture still, or let it go on."""
+        self.state.toggle_freeze()
+        self.redraw()
+
+    def action_help(self) -> None:
+        """Show every key."""
+        self.push_screen(HelpScreen(key_list(), ascii_only=self.look.ascii_only))
+
+    async def action_quit(self) -> None:
+        """Leave; the daemon runs on."""
+        self.exit(0)
+
+    def _change(self, target: Target, change: Mapping[str, object]) -> None:
+        self.state.wait_for(target, change)
+        self.redraw()
+        self.run_worker(self._send(target, change), group="post", exit_on_error=False)
+
+    async def _send(self, target: Target, change: Mapping[str, object]) -> None:
+        path = f"/v1/{target.kind}s/{quote(target.key, safe='')}"
+        problem = await self._post(path, change)
+        self.state.answered(target, change, ok=problem is None)
+        what = ", ".join(f"{_told(name, value)}" for name, value in change.items())
+        name = f"{target.kind} {target.label}"
+        self.say(
+            f"{name}: {what}" if problem is None else f"{name} unchanged: {problem}",
+            bad=problem is not None,
+        )
+        self._ask_now.set()
+        self.redraw()
+
+    async def _undo(self) -> None:
+        problem = await self._post("/v1/undo", {})
+        self.say(
+            "undone" if problem is None else f"nothing undone: {problem}", bad=problem is not None
+        )
+        self._ask_now.set()
+
+    async def _post(self, path: str, body: Mapping[str, object]) -> str | None:
+        """Send one change after the ones before it; return what went wrong, if anything."""
+        async with self._post_order:
+            try:
+                async with asyncio.timeout(POST_TIMEOUT_S):
+                    await self._source.post(path, body)
+            except EagledError as error:
+                return str(error)
+            except Exception as error:  # noqa: BLE001 - told to the operator; the screen stays
+                return reason_of(error)
+        return None
+
+
+def _with_gap(build: panels.BuildPanel) -> panels.BuildPanel:
+    """Add an empty line below a panel."""
+
+    def gapped(view: View, width: int, height: int) -> list[Line]:
+        return [*build(view, width, height), ()]
+
+    return gapped
+
+
+def _told(name: str, value: object) -> str:
+    if name == "paused":
+        return "paused" if value else "resumed"
+    return f"{name} {value}"
+
+
+def stepped(kind: Kind, now: int, by: int) -> int | None:
+    """Return the next limit or priority; None when there is no number to step from."""
+    if kind == "dataset":
+        return min(max(now + by, -MAX_PRIORITY), MAX_PRIORITY)
+    if now <= 0:
+        return None  # the server's own maximum
+    size = 10 if now > _BIG_STEP_FROM or (now == _BIG_STEP_FROM and by > 0) else 1
+    return min(max(now + by * size, 1), MAX_LIMIT)
+
+
+def key_list() -> list[tuple[str, str]]:
+    """Return every key of the screen and of its tables, as shown to people, with what it does."""
+    found = [b for b in (*TopApp.BINDINGS, *Table.BINDINGS) if isinstance(b, Binding)]
+    return [(" ".join(_shown(k) for k in b.key.split(",")), b.description) for b in found]
+
+
+_KEY_SIGNS = {"plus": "+", "equals_sign": "=", "minus": "-", "question_mark": "?"}
+
+
+def _shown(key: str) -> str:
+    return _KEY_SIGNS.get(key, key)
+
+
+def _terminal_lives() -> bool:
+    """Whether standard input is still a terminal that answers."""
+    try:
+        termios.tcgetattr(sys.__stdin__.fileno() if sys.__stdin__ else 0)
+    except (termios.error, ValueError, OSError):
+        return False
+    return True

@@ -1,0 +1,123 @@
+"""The screens that lie over the first one: a number to set, and the help."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Input, Static
+
+from eagled.tui.state import Target
+
+MAX_LIMIT = 100_000  # more than any server takes; a typing error should not get through
+MAX_PRIORITY = 1000  # as in the configuration
+
+_CSS = """
+{name} {{ align: center middle; }}
+{name} > * {{
+    width: {width}; max-width: 96%; height: auto; max-height: 90%;
+    border: round ansi_default; padding: 0 1; background: ansi_default;
+}}
+"""
+
+
+class NumberDialog(ModalScreen[int | None]):
+    """Ask for a lane's limit or a dataset's priority; the target does not move meanwhile."""
+
+    CSS = _CSS.format(name="NumberDialog", width=58) + "NumberDialog Static { height: auto; }"
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "leave it as it is")]
+    ENABLE_COMMAND_PALETTE = False
+
+    def __init__(self, target: Target, *, ascii_only: bool = False) -> None:
+        super().__init__()
+        self.target = target
+        self._ascii = ascii_only
+
+    def compose(self) -> ComposeResult:
+        """Lay out what is set, the number, and what is wrong with it."""
+        target = self.target
+        now = "" if target.number is None else f"{target.number:.0f}"
+        field = Input(now, id="number", select_on_focus=True)
+        field.cursor_blink = False  # a blink is bytes for nothing over ssh
+        with Vertical() as box:
+            if self._ascii:
+                box.styles.border = ("ascii", "ansi_default")
+            yield Static(Content(f"{target.field.upper()} of {target.kind} {target.label}"))
+            yield Static(Content(_MEANING[target.kind]))
+            yield field
+            yield Static(Content("Enter sets it, Esc leaves it; u undoes"), id="message")
+
+    def on_mount(self) -> None:
+        """Begin in the number."""
+        self.query_one(Input).focus()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Close with the number, or say what is wrong with it."""
+        number, problem = checked(self.target, event.value)
+        if problem:
+            self.query_one("#message", Static).update(Content(problem))
+        else:
+            self.dismiss(number)
+
+    def action_cancel(self) -> None:
+        """Close and change nothing."""
+        self.dismiss(None)
+
+
+_MEANING = {
+    "lane": "requests at once; 0 = the server's own maximum",
+    "dataset": "a higher priority is generated first; the default is 0",
+}
+
+
+def checked(target: Target, text: str) -> tuple[int | None, str]:
+    """Return the number in `text`, or None and what is wrong with it."""
+    low, high = (0, MAX_LIMIT) if target.kind == "lane" else (-MAX_PRIORITY, MAX_PRIORITY)
+    stripped = text.strip()
+    digits = stripped.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > 9:  # noqa: PLR2004 - int, no huge ones
+        return None, f"needs a whole number from {low} to {high}"
+    number = int(stripped)
+    if not low <= number <= high:
+        return None, f"needs {low} to {high}, not {number}"
+    return number, ""
+
+
+class HelpScreen(ModalScreen[None]):
+    """Every key and what it does, made from the bindings themselves."""
+
+    CSS = _CSS.format(name="HelpScreen", width=70) + "HelpScreen Static { height: auto; }"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,question_mark,q,enter", "close", "close the help")
+    ]
+    ENABLE_COMMAND_PALETTE = False
+
+    def __init__(self, keys: Sequence[tuple[str, str]], *, ascii_only: bool = False) -> None:
+        super().__init__()
+        self._keys = keys
+        self._ascii = ascii_only
+
+    def compose(self) -> ComposeResult:
+        """Lay out the list."""
+        lines = [f"{key:<16} {text}" for key, text in self._keys]
+        text = "\n".join(["KEYS", "", *lines, "", *_HELP])
+        with VerticalScroll() as box:
+            if self._ascii:
+                box.styles.border = ("ascii", "ansi_default")
+            yield Static(Content(text))
+
+    def action_close(self) -> None:
+        """Go back."""
+        self.dismiss(None)
+
+
+_HELP = (
+    "p, c, + and - act on the row under the cursor, in the table whose",
+    "title is lit. Everything they do can be undone with u.",
+    "Quitting leaves the daemon and its work as they are.",
+)

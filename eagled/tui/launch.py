@@ -1,0 +1,120 @@
+"""Start `eagled top`: what has to be right before Textual is imported.
+
+Decisions: SIGHUP ends the process even under nohup (a screen without a terminal would burn CPU for
+ever); a terminal that cannot draw, or none, gets the plain text once; logs and warnings are kept
+off stderr, because Textual draws there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import locale
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from eagled.clock import SystemClock
+from eagled.errors import UnreachableError
+from eagled.paths import StatePaths
+from eagled.printable import printable
+from eagled.tui.source import SocketSource, StatusSource, last_snapshot, reason_of
+
+LOCAL_HZ = 2.0
+REMOTE_HZ = 1.0  # over ssh every byte crosses the line
+MAX_HZ = 4.0
+_PLAIN_TIMEOUT_S = 10.0
+
+
+def run_top(
+    socket: Path,
+    *,
+    refresh_hz: float | None = None,
+    readonly: bool = False,
+    ascii_only: bool | None = None,
+    state_dir: Path | None = None,
+) -> int:
+    """Run the screen until the operator leaves; return the process's exit code.
+
+    Args:
+        socket: the daemon's control socket; need not exist yet.
+        refresh_hz: status requests a second, at most 4; None: 2, or 1 over ssh.
+        readonly: keys that change the run are off.
+        ascii_only: draw with ASCII characters; None: when the locale is not UTF-8.
+        state_dir: where the daemon's last status lies; None: beside the socket.
+
+    Returns:
+        0, or 69 when a plain status was asked of a daemon that does not answer.
+    """
+    ascii_chars = not _utf8() if ascii_only is None else ascii_only
+    if not can_draw():
+        return asyncio.run(print_plain(SocketSource(socket), ascii_only=ascii_chars))
+    os.environ.setdefault("TEXTUAL_FPS", "15")
+    os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
+    colour = not os.environ.get("NO_COLOR")  # read before Textual takes it out of the environment
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    from eagled.tui.app import TopApp
+    from eagled.tui.widgets import Look
+
+    app = TopApp(
+        SocketSource(socket),
+        refresh_hz=_rate(refresh_hz),
+        readonly=readonly,
+        look=Look(colour=colour, ascii_only=ascii_chars),
+        first=last_snapshot(StatePaths(state_dir or socket.parent).snapshot),
+        watch_terminal=True,
+    )
+    with _quiet_stderr():
+        code = app.run()
+    return code if code is not None else app.return_code or 0
+
+
+def can_draw() -> bool:
+    """Whether standard input and error are a terminal that understands more than text."""
+    real = all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
+    return real and sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in {"dumb", ""}
+
+
+def _utf8() -> bool:
+    return locale.getpreferredencoding(do_setlocale=False).lower().replace("-", "") == "utf8"
+
+
+def _rate(wanted: float | None) -> float:
+    if wanted is None:
+        return REMOTE_HZ if os.environ.get("SSH_CONNECTION") else LOCAL_HZ
+    return min(max(wanted, 0.1), MAX_HZ)
+
+
+@contextmanager
+def _quiet_stderr() -> Iterator[None]:
+    """Keep log lines and warnings off the screen while it is drawn."""
+    root = logging.getLogger()
+    before = root.handlers[:]
+    root.handlers[:] = [logging.NullHandler()]
+    logging.captureWarnings(capture=True)
+    try:
+        yield
+    finally:
+        logging.captureWarnings(capture=False)
+        root.handlers[:] = before
+
+
+async def print_plain(source: StatusSource, *, ascii_only: bool) -> int:
+    """Print the status once as plain text; return 0, or 69 when the daemon does not answer."""
+    from eagled.tui.plain import plain_text
+    from eagled.tui.state import TopState
+
+    state = TopState(SystemClock())
+    try:
+        async with asyncio.timeout(_PLAIN_TIMEOUT_S):
+            state.take(await source.status())
+    except Exception as error:  # noqa: BLE001 - every way of not answering is told the same way
+        sys.stderr.write(f"eagled top: no status: {printable(reason_of(error))}\n")
+        return UnreachableError.exit_code
+    finally:
+        await source.close()
+    sys.stdout.write(plain_text(state.view(), ascii_only=ascii_only))
+    return 0

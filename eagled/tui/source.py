@@ -1,0 +1,105 @@
+"""Where the screen gets its numbers from, and where its keys send what they change."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from eagled.errors import UnreachableError
+
+if TYPE_CHECKING:
+    from eagled.control.client import ControlClient
+
+_EVENTS_AT_ONCE = 200  # of a long log only its end is shown
+
+
+class StatusSource(Protocol):
+    """The two things that the screen asks of a daemon."""
+
+    async def status(self) -> Mapping[str, object]:
+        """Return the status document.
+
+        Raises:
+            UnreachableError: if the daemon does not answer.
+        """
+
+    async def events(self, after: int) -> Sequence[Mapping[str, object]]:
+        """Return the newest events with a number above `after`, in order.
+
+        Raises:
+            EagledError: if the daemon refuses or does not answer.
+        """
+
+    async def post(self, path: str, body: Mapping[str, object]) -> object:
+        """Change something; return the daemon's answer.
+
+        Raises:
+            EagledError: if the daemon refuses or does not answer.
+        """
+
+    async def close(self) -> None:
+        """Let go of the connection."""
+
+
+class SocketSource:
+    """A `StatusSource` over the control socket; connects when asked, again after a failure."""
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+        self._stack: AsyncExitStack | None = None
+        self._client: ControlClient | None = None
+
+    async def _connected(self) -> ControlClient:
+        if self._client is None:
+            from eagled.control.client import ControlClient
+
+            self._stack = AsyncExitStack()
+            self._client = await self._stack.enter_async_context(ControlClient(self._socket))
+        return self._client
+
+    async def status(self) -> Mapping[str, object]:
+        """Return the daemon's status; a broken connection is thrown away."""
+        try:
+            return await (await self._connected()).status()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def events(self, after: int) -> Sequence[Mapping[str, object]]:
+        """Return the end of the event log."""
+        newest: deque[Mapping[str, object]] = deque(maxlen=_EVENTS_AT_ONCE)
+        async for row in (await self._connected()).events(after):
+            newest.append(row)
+        return tuple(newest)
+
+    async def post(self, path: str, body: Mapping[str, object]) -> object:
+        """Send one change."""
+        return await (await self._connected()).post(path, body)
+
+    async def close(self) -> None:
+        """Close the connection, if there is one."""
+        stack, self._stack, self._client = self._stack, None, None
+        if stack is not None:
+            await stack.aclose()
+
+
+def last_snapshot(path: Path) -> Mapping[str, object] | None:
+    """Return the status that the daemon wrote last, or None when there is none to be read."""
+    try:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def reason_of(error: BaseException) -> str:
+    """Return why a request failed, in words for the screen (not yet printable)."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, UnreachableError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
