@@ -38,8 +38,8 @@ def byte_alphabet() -> list[str]:
 
 
 def vocabulary() -> tuple[list[str], list[str]]:
-    """Return tokens and merges: markers, bytes, and four merges."""
-    merges = ["h e", "l l", "he ll", "Ġ Ġ"]
+    """Return tokens and merges: markers, bytes, and five merges, one of digits."""
+    merges = ["h e", "l l", "he ll", "Ġ Ġ", "1 2"]
     return SPECIAL + byte_alphabet() + [m.replace(" ", "") for m in merges], merges
 
 
