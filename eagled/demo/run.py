@@ -137,13 +137,13 @@ async def _finish(
 def _set_up(stage: _Stage, cache: Path, model: Path | None) -> Child:
     """Fetch model and prompts, start the engine, write the configuration."""
     from eagled.demo.convert import TEMPLATE, demo_model
-    from eagled.demo.data import demo_datasets, held_out_prompts
+    from eagled.demo.data import benchmark_prompts, demo_datasets
 
     paths = stage.paths
     _say("Getting the model and the prompts (cached after the first time) …")
     folder = model or demo_model(cache)
     datasets = demo_datasets(cache, paths.data)
-    held_out = held_out_prompts(cache, paths.data)
+    held_out = benchmark_prompts(cache, paths.data)
     _say(f"Starting the embedded engine on {folder.name} …")
     argv = eagled_command(
         "engine", "--model", str(folder), "--port", "0", "--slots", str(SLOTS), "--threads", "1"
