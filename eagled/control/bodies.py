@@ -108,3 +108,9 @@ class ExtractFailBody(Body):
     reason: str = Field(min_length=1, max_length=MAX_WORD)
     detail: str = ""
     final: bool
+
+
+class DropBody(Body):
+    """POST /v1/shards/{name}/drop."""
+
+    reason: str = Field(min_length=1, max_length=MAX_WORD)

@@ -1,0 +1,1 @@
+"""The commands of `eagled`, by what they need: files, the daemon's socket, or the lock."""

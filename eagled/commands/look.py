@@ -1,0 +1,201 @@
+"""Commands that show what the daemon knows."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from eagled.commands.common import (
+    ConfigOption,
+    JsonOption,
+    call_get,
+    human_bytes,
+    human_seconds,
+    say,
+    say_json,
+    say_table,
+    warn,
+)
+from eagled.errors import UnreachableError
+from eagled.printable import printable
+
+_WATCH_S = 2.0
+_CLEAR = "\x1b[H\x1b[2J"
+_LANE_KEYS = (
+    "waiting", "queued", "generating", "retry_wait", "generated", "extracted", "failed",
+    "rejected",
+)  # fmt: skip
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to `app`."""
+    for command in (status, samples, failures, events):
+        app.command()(command)
+
+
+def status(
+    *,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Repeat until ctrl-C.")] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what the daemon does; with no daemon, the last snapshot (and exit 69)."""
+    while True:
+        try:
+            document = call_get(config, "/v1/status")
+        except UnreachableError as exc:
+            _show_snapshot(config, as_json=as_json)
+            raise exc from None
+        if watch and sys.stdout.isatty():
+            sys.stdout.write(_CLEAR)
+        _show(document, as_json=as_json)
+        sys.stdout.flush()
+        if not watch:
+            return
+        time.sleep(_WATCH_S)
+
+
+def _show_snapshot(config: Path | None, *, as_json: bool) -> None:
+    from eagled.artifacts import read_json
+    from eagled.errors import ArtifactError
+    from eagled.paths import StatePaths
+    from eagled.socket_path import client_state_dir
+
+    try:
+        document = read_json(StatePaths(client_state_dir(config)).snapshot)
+    except ArtifactError:
+        return
+    if as_json:
+        say_json({**document, "live": False})
+        return
+    age = human_seconds(max(0.0, time.time() - document.get("at_ms", 0) / 1000))
+    warn(f"the last snapshot, {age} old:")
+    _show(document, as_json=False)
+
+
+def _show(document: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        say_json(document)
+        return
+    say(
+        f"{printable(document.get('run'))}: {document.get('phase')}, "
+        f"up {human_seconds(document.get('uptime_s'))}"
+    )
+    _show_lanes(document.get("lanes", {}))
+    _show_datasets(document.get("datasets", {}))
+    for server in document.get("servers", []):
+        say(f"server {printable(server['url'])}: {server['state']}")
+    _show_extraction(document)
+    for alarm in document.get("alarms", []):
+        say(f"! {printable(alarm['text'])}")
+
+
+def _show_lanes(lanes: dict[str, Any]) -> None:
+    headers = ("lane", "limit", "in_flight", *_LANE_KEYS, "out tok/s", "left")
+    rows = [
+        [
+            f"{name} (paused)" if lane["paused"] else name,
+            lane["limit"],
+            lane["in_flight"],
+            *(lane[key] for key in _LANE_KEYS),
+            lane["out_tok_per_s"],
+            human_seconds(lane["eta_s"]),
+        ]
+        for name, lane in lanes.items()
+    ]
+    say_table(headers, rows)
+
+
+def _show_datasets(datasets: dict[str, Any]) -> None:
+    headers = ("dataset", "priority", "done", "total", "failed", "rejected", "left")
+    rows = [
+        [
+            f"{name} (paused)" if item["paused"] else name,
+            item["priority"],
+            item["done"],
+            item["total"],
+            item["failed"],
+            item["rejected"],
+            human_seconds(item["eta_s"]),
+        ]
+        for name, item in datasets.items()
+    ]
+    if rows:
+        say_table(headers, rows)
+
+
+def _show_extraction(document: dict[str, Any]) -> None:
+    extraction, disk = document.get("extraction", {}), document.get("disk", {})
+    say(
+        f"extraction {extraction.get('state')}: {extraction.get('shards')} shards, "
+        f"{human_bytes(extraction.get('bytes'))}"
+    )
+    say(
+        f"disk: {human_bytes(disk.get('used_bytes'))} used, "
+        f"{human_bytes(disk.get('free_bytes'))} free, "
+        f"{human_bytes(disk.get('projected_bytes'))} still to come"
+    )
+
+
+def samples(
+    *,
+    state: Annotated[str | None, typer.Option(help="Only those in this state.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="Only those of this dataset.")] = None,
+    lane: Annotated[str | None, typer.Option(help="Only those of this lane.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Most rows.")] = 50,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List samples."""
+    given = {"state": state, "dataset": dataset, "lane": lane}
+    query = {key: value for key, value in given.items() if value is not None}
+    rows = call_get(config, "/v1/samples", limit=limit, **query)["samples"]
+    if as_json:
+        say_json(rows)
+    elif rows:
+        say_table(tuple(rows[0]), [list(row.values()) for row in rows])
+    else:
+        say("no sample matches")
+
+
+def failures(
+    *,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Most groups.")] = 50,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show failed and rejected samples by reason."""
+    rows = call_get(config, "/v1/failures", limit=limit)["failures"]
+    if as_json:
+        say_json(rows)
+    elif rows:
+        say_table(tuple(rows[0]), [list(row.values()) for row in rows])
+    else:
+        say("nothing failed")
+
+
+def events(
+    *,
+    after: Annotated[int, typer.Option(min=0, help="Only those after this number.")] = 0,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until ctrl-C.")] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what happened; each event has a number."""
+    import orjson
+
+    from eagled.clock import iso_utc
+    from eagled.control import call
+    from eagled.socket_path import client_socket
+
+    for event in call.events(client_socket(config), after, follow=follow):
+        if as_json:
+            say(orjson.dumps(event).decode())
+        else:
+            text = printable(f"{event['subject']} {event['detail']}".strip())
+            say(f"{event['seq']:>6} {iso_utc(event['at_ms'])} {event['kind']} {text}")
+        sys.stdout.flush()

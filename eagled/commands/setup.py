@@ -1,0 +1,91 @@
+"""Commands about configuration and surroundings; they need no daemon."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from eagled.commands.common import (
+    ConfigOption,
+    JsonOption,
+    SetOption,
+    load,
+    say,
+    say_json,
+    say_table,
+)
+from eagled.errors import ConfigError
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to `app`."""
+    app.command()(init)
+    app.command("config")(show_config)
+    app.command()(doctor)
+
+
+def init(
+    *,
+    model: Annotated[str, typer.Option(help="Folder or hub id of the target model.")] = "model",
+    config: ConfigOption = None,
+) -> None:
+    """Write a commented eagled.toml; an existing one stays as it is."""
+    from eagled.config import CONFIG_NAME
+    from eagled.config_template import write_template
+
+    path = config or Path(CONFIG_NAME)
+    write_template(path, model)
+    say(f"wrote {path}; set target.model, [[servers]] and [[datasets]], then `eagled doctor`")
+
+
+def show_config(
+    *,
+    show: Annotated[bool, typer.Option("--show", help="Print each value and its origin.")] = False,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check the configuration; with --show print each value and where it came from."""
+    from eagled.config_load import flatten
+    from eagled.config_template import toml_value
+
+    loaded = load(config, settings)
+    values = flatten(loaded.config)
+    if as_json:
+        shown = {p: {"value": v, "origin": loaded.origins[p].value} for p, v in values.items()}
+        say_json({"path": str(loaded.path), "values": shown})
+    elif show:
+        rows = [
+            (path, toml_value(value) or "none", loaded.origins[path].value)
+            for path, value in values.items()
+        ]
+        say_table(("setting", "value", "origin"), rows)
+    else:
+        say(f"{loaded.path} is right: {len(loaded.config.datasets)} datasets, "
+            f"{len(loaded.config.lanes)} lanes, {len(loaded.config.servers)} servers")  # fmt: skip
+
+
+def doctor(
+    *,
+    config: ConfigOption = None, settings: SetOption = None, as_json: JsonOption = False
+) -> None:
+    """Look at everything a run needs and say what to do; changes nothing."""
+    from eagled.doctor import Verdict, examine
+
+    checks = examine(load(config, settings))
+    failed = [check for check in checks if check.verdict is Verdict.FAIL]
+    if as_json:
+        rows = [
+            {"name": c.name, "verdict": c.verdict.value, "found": c.found, "advice": c.advice}
+            for c in checks
+        ]
+        say_json({"ok": not failed, "checks": rows})
+    else:
+        for check in checks:
+            say(f"{check.verdict.value:4}  {check.name}: {check.found}")
+            if check.advice:
+                say(f"      {check.advice}")
+    if failed:
+        raise typer.Exit(ConfigError.exit_code)

@@ -1,0 +1,82 @@
+"""What the handlers of the control API work with.
+
+The daemon implements `Actions`; the store does the rest. Handlers hold no state of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from aiohttp import web
+
+if TYPE_CHECKING:
+    from eagled.control.desks import ExtractDesk, TextDesk
+    from eagled.store import Store
+
+
+class Actions(Protocol):
+    """What the daemon does on request beyond what the store does by itself."""
+
+    async def status(self) -> dict[str, Any]:
+        """Return the status document."""
+
+    async def metrics(self) -> bytes:
+        """Return the metrics in Prometheus' text format."""
+
+    async def pause_all(self, uid: int) -> str:
+        """Pause every lane and extraction; return what was done in words."""
+
+    async def resume_all(self, uid: int) -> str:
+        """Take back `pause_all` and `drain`."""
+
+    async def drain(self, uid: int) -> str:
+        """Pause everything and let what runs finish."""
+
+    async def enqueue(self, folder: Path | None) -> str:
+        """Put a prepared folder, or all configured ones, into the queue."""
+
+    async def merge(self) -> dict[str, Any]:
+        """Freeze a corpus version; return its path, version and counts."""
+
+    async def pause_extraction(self, *, paused: bool, uid: int) -> str:
+        """Start or pause extraction."""
+
+    async def changed(self) -> None:
+        """Take over lanes, priorities and limits that were changed in the store."""
+
+
+class Doorbell:
+    """Wakes those who wait for work; missing a ring costs them at most their own timeout."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def ring(self) -> None:
+        """Wake everyone who waits now."""
+        self._event.set()
+        self._event = asyncio.Event()
+
+    async def wait(self, timeout_s: float) -> None:
+        """Wait for a ring, at most `timeout_s`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._event.wait()
+
+
+@dataclass
+class Control:
+    """Everything that a handler may reach."""
+
+    store: Store
+    actions: Actions
+    text: TextDesk
+    extract: ExtractDesk
+    doorbell: Doorbell
+    tasks: set[asyncio.Task[web.Response]] = field(default_factory=set)
+
+
+CONTROL: web.AppKey[Control] = web.AppKey("control", Control)

@@ -1,0 +1,176 @@
+"""Hand out text checks and extraction work, and take back what a dead worker held.
+
+Guarantee: work is bound to the worker's process; when that process is gone its work is handed out
+again. Results count only by the store's own fences, so a worker that was given up too early can
+do no harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from eagled.control.context import Doorbell
+from eagled.control.protocol import CLAIM_WAIT_S
+from eagled.types import ExtractJob, Fence, ShardMember, ShardRecord, TextJob, TextVerdict
+
+if TYPE_CHECKING:
+    from eagled.store import Store
+    from eagled.store.records import ShardCommit
+
+LOOK_EVERY_S = 2.0  # work that came without a ring is found after this
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process of this id exists."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+class TextDesk:
+    """Answers that wait for their check; in the hands of at most one worker each."""
+
+    def __init__(
+        self, store: Store, doorbell: Doorbell, lane_of: Callable[[int], str | None]
+    ) -> None:
+        self._store = store
+        self._doorbell = doorbell
+        self._lane_of = lane_of
+        self._held: dict[int, int] = {}  # sample id -> pid
+        self._claiming = asyncio.Lock()
+
+    @property
+    def held(self) -> int:
+        """Checks in the hands of workers."""
+        return len(self._held)
+
+    async def claim(self, pid: int, maximum: int) -> list[TextJob]:
+        """Return up to `maximum` checks; waits for one, at most `CLAIM_WAIT_S`."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + CLAIM_WAIT_S
+        while True:
+            jobs = await self._take(pid, maximum)
+            left = deadline - loop.time()
+            if jobs or left <= 0:
+                return jobs
+            await self._doorbell.wait(min(left, LOOK_EVERY_S))
+
+    async def _take(self, pid: int, maximum: int) -> list[TextJob]:
+        async with self._claiming:
+            jobs = await self._store.text_jobs(maximum, exclude=self._held.keys())
+            self._held.update((job.sample_id, pid) for job in jobs)
+            return jobs
+
+    async def settle(self, verdicts: Sequence[TextVerdict]) -> int:
+        """Store verdicts; return how many still counted."""
+        try:
+            return await self._store.settle_text(verdicts, lane_of=self._lane_of)
+        finally:
+            for verdict in verdicts:
+                self._held.pop(verdict.sample_id, None)
+            self._doorbell.ring()
+
+    def release(self, pid: int) -> int:
+        """Take back what a process held; return how many checks that were."""
+        mine = [sample for sample, holder in self._held.items() if holder == pid]
+        for sample in mine:
+            del self._held[sample]
+        if mine:
+            self._doorbell.ring()
+        return len(mine)
+
+    def sweep(self) -> None:
+        """Take back what vanished processes held."""
+        for pid in set(self._held.values()):
+            if not is_alive(pid):
+                self.release(pid)
+
+
+class ExtractDesk:
+    """Samples that wait for their hidden states.
+
+    Attributes:
+        may_claim: asked before each claim; False keeps the workers waiting.
+    """
+
+    def __init__(self, store: Store, doorbell: Doorbell, may_claim: Callable[[], bool]) -> None:
+        self._store = store
+        self._doorbell = doorbell
+        self.may_claim = may_claim
+        self._holders: dict[str, int] = {}  # worker name -> pid
+        self._tokens: dict[str, int] = {}  # worker name -> tokens claimed and not in a shard
+
+    @property
+    def pending_tokens(self) -> int:
+        """Tokens that are claimed and not yet in a shard."""
+        return sum(self._tokens.values())
+
+    @property
+    def workers(self) -> int:
+        """Workers that have asked for work and still live."""
+        return len(self._holders)
+
+    async def hello(self, worker: str, pid: int) -> None:
+        """A worker starts: what an earlier one of its name held goes back."""
+        await self._store.release_extract(worker)
+        self._holders[worker] = pid
+        self._tokens[worker] = 0
+
+    async def claim(
+        self, worker: str, pid: int, max_samples: int, max_tokens: int
+    ) -> list[ExtractJob]:
+        """Return samples to extract; waits for one, at most `CLAIM_WAIT_S`."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + CLAIM_WAIT_S
+        if self._holders.get(worker) != pid:
+            await self.hello(worker, pid)
+        while True:
+            jobs = await self._take(worker, max_samples, max_tokens)
+            left = deadline - loop.time()
+            if jobs or left <= 0:
+                return jobs
+            await self._doorbell.wait(min(left, LOOK_EVERY_S))
+
+    async def _take(self, worker: str, max_samples: int, max_tokens: int) -> list[ExtractJob]:
+        if not self.may_claim():
+            return []
+        jobs = await self._store.claim_extract(max_samples, max_tokens, worker=worker)
+        tokens = sum(job.prompt.n + job.output.n for job in jobs)
+        self._tokens[worker] = self._tokens.get(worker, 0) + tokens
+        return jobs
+
+    async def commit(
+        self, pid: int, record: ShardRecord, members: Sequence[ShardMember]
+    ) -> ShardCommit:
+        """Store a complete shard."""
+        result = await self._store.commit_shard(record, members)
+        for worker, holder in self._holders.items():
+            if holder == pid:
+                self._tokens[worker] = max(0, self._tokens[worker] - record.n_tokens)
+        return result
+
+    async def fail(self, fence: Fence, reason: str, detail: str, *, final: bool) -> bool:
+        """Store that a sample's states were refused."""
+        return await self._store.fail_extract(fence, reason, detail, final=final)
+
+    async def release(self, pid: int) -> int:
+        """Take back what a process held; return how many samples that were."""
+        released = 0
+        for worker in [name for name, holder in self._holders.items() if holder == pid]:
+            released += await self._store.release_extract(worker)
+            self._holders.pop(worker, None)
+            self._tokens.pop(worker, None)
+        return released
+
+    async def sweep(self) -> None:
+        """Take back what vanished processes held."""
+        for pid in set(self._holders.values()):
+            if not is_alive(pid):
+                await self.release(pid)

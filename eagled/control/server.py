@@ -1,0 +1,102 @@
+"""The control socket: born with mode 0600, open to root and the daemon's own user.
+
+Guarantee: nobody else can connect at any moment (the mode is set before the name exists); a stale
+socket file is removed only by the holder of the state directory's lock, who calls this. Price: a
+TCP port for Prometheus, if configured, serves /metrics and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket as sockets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from aiohttp import web
+
+from eagled.artifacts import disk_error
+from eagled.control.calls import REPLIES, Replies, speak
+from eagled.control.context import CONTROL, Control
+from eagled.control.peers import refuse_strangers
+from eagled.control.protocol import check_socket_path
+from eagled.control.routes import add_routes, metrics
+from eagled.control.work import add_work_routes
+from eagled.errors import ConfigError, EagledError
+
+MAX_BODY_BYTES = 256 << 20  # verdicts of one batch carry whole prompts
+STOP_S = 1.0  # open calls and streams at shutdown
+_SOCKET_MODE = 0o600
+_BACKLOG = 128
+
+
+def build_app(control: Control) -> web.Application:
+    """Return the application that answers on the socket."""
+    app = web.Application(middlewares=[refuse_strangers, speak], client_max_size=MAX_BODY_BYTES)
+    app[CONTROL] = control
+    app[REPLIES] = Replies()
+    add_routes(app)
+    add_work_routes(app)
+    return app
+
+
+@asynccontextmanager
+async def serve_control(control: Control, path: Path, metrics_port: int = 0) -> AsyncIterator[None]:
+    """Answer on the unix socket `path`, and metrics on 127.0.0.1 if a port is given.
+
+    The caller holds the lock of the state directory: what lies at `path` is stale.
+
+    Raises:
+        UsageError: if the path is too long for a unix socket.
+        ConfigError: if the path is not a socket, or the port is taken.
+        DiskError: if the folder cannot be written.
+    """
+    sock = bind_socket(path)
+    runner = web.AppRunner(build_app(control), shutdown_timeout=STOP_S, access_log=None)
+    try:
+        await runner.setup()
+        await web.SockSite(runner, sock, backlog=_BACKLOG).start()
+        async with _metrics_site(control, metrics_port):
+            yield
+    finally:
+        await runner.cleanup()
+        sock.close()
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def bind_socket(path: Path) -> sockets.socket:
+    """Return a bound socket that only the owner can connect to."""
+    check_socket_path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.is_socket():
+            raise ConfigError(f"daemon.socket: {path} is there and is no socket; choose another")
+        path.unlink(missing_ok=True)
+        sock = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM | sockets.SOCK_CLOEXEC)
+        os.fchmod(sock.fileno(), _SOCKET_MODE)  # before bind: the name is born with this mode
+        sock.bind(str(path))
+    except OSError as exc:
+        raise disk_error(exc, path) or EagledError(f"cannot listen on {path}: {exc}") from exc
+    return sock
+
+
+@asynccontextmanager
+async def _metrics_site(control: Control, port: int) -> AsyncIterator[None]:
+    if not port:
+        yield
+        return
+    app = web.Application()
+    app[CONTROL] = control
+    app.router.add_get("/metrics", metrics)
+    runner = web.AppRunner(app, shutdown_timeout=STOP_S, access_log=None)
+    try:
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, "127.0.0.1", port).start()
+        except OSError as exc:
+            raise ConfigError(f"daemon.metrics_port = {port}: {exc.strerror}") from exc
+        yield
+    finally:
+        await runner.cleanup()
