@@ -7,8 +7,10 @@ refused with `ArtifactError`. Price: about 1 byte a token on real text.
 from __future__ import annotations
 
 import hashlib
+import sys
 import threading
 import zlib
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -52,11 +54,14 @@ def pack_ids(ids: Sequence[int] | npt.NDArray[np.integer]) -> PackedIds:
     Raises:
         ArtifactError: if an id does not fit an unsigned 32-bit integer.
     """
-    wide = np.asarray(ids, dtype=np.int64)
-    if wide.size and (int(wide.min()) < 0 or int(wide.max()) > 0xFFFF_FFFF):  # noqa: PLR2004 - u32
-        raise ArtifactError(f"token ids must be in 0..2^32-1, got {int(wide.min())}..{wide.max()}")
-    raw = wide.astype("<u4").tobytes()
-    return PackedIds(_codecs.compress(raw), zlib.crc32(raw), len(wide))
+    try:
+        words = array("I", ids.tolist() if isinstance(ids, np.ndarray) else ids)
+    except (OverflowError, TypeError) as exc:
+        raise ArtifactError(f"token ids must be in 0..2^32-1: {exc}") from exc
+    if sys.byteorder == "big":
+        words.byteswap()
+    raw = words.tobytes()
+    return PackedIds(_codecs.compress(raw), zlib.crc32(raw), len(words))
 
 
 def unpack_ids(z: bytes, crc: int) -> npt.NDArray[np.uint32]:
