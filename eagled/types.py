@@ -78,6 +78,7 @@ class RowReason(StrEnum):
     TOO_LONG = "too_long"
     TEMPLATE_ERROR = "template_error"
     LOST_IN_TEMPLATE = "lost_in_template"
+    CONTROL_TEXT = "control_text"
     NOT_CHOSEN = "not_chosen"
 
 
@@ -91,6 +92,7 @@ class OutputReason(StrEnum):
     BAD_CHARACTERS = "bad_characters"
     NEXT_TURN_TOO_LONG = "next_turn_too_long"
     NEXT_TURN_TEMPLATE = "next_turn_template"
+    TOOL_CALLS_DIFFER = "tool_calls_differ"  # the recorded tool results answer other calls
     REFUSED_BY_SERVER = "refused_by_server"
     TOO_LONG_FOR_SERVER = "too_long_for_server"
     TOO_MANY_FAILURES = "too_many_failures"
@@ -141,7 +143,10 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One sample handed to generation. `prompt` holds the exact ids to send."""
+    """One sample handed to generation.
+
+    `prompt` holds the exact ids to send; `failures` were charged to the sample so far.
+    """
 
     fence: Fence
     uid: bytes
@@ -150,6 +155,7 @@ class Claim:
     turn: int
     conversation_id: int
     prompt: PackedIds
+    failures: int = 0
 
 
 @dataclass(frozen=True, slots=True)

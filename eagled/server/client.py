@@ -386,7 +386,7 @@ def _lost(exc: BaseException, after_s: float) -> EagledError:
     """Return what a transport error means."""
     text = f"{type(exc).__name__} after {after_s:.1f} s: {printable(exc)}"
     if isinstance(exc, aiohttp.ClientPayloadError):
-        return ReplyBrokenError(f"the reply was cut: {text}")
+        return ReplyCutError(f"the reply was cut: {text}")
     if isinstance(exc, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
         return NoConnectionError(f"no connection: {text}")
     if isinstance(exc, TimeoutError):
@@ -394,6 +394,10 @@ def _lost(exc: BaseException, after_s: float) -> EagledError:
     if isinstance(exc, aiohttp.ClientResponseError):
         return ReplyBrokenError(f"the reply is not HTTP: {text}")
     return ConnectionLostError(f"the connection was lost: {text}")
+
+
+class ReplyCutError(ReplyBrokenError):
+    """The connection ended in the middle of a reply."""
 
 
 class NoConnectionError(ServerUnavailableError):

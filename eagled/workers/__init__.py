@@ -1,0 +1,1 @@
+"""The work itself: what the daemon and its worker processes do."""

@@ -1,0 +1,1 @@
+"""Parts of the generator: endpoints, breakers, rates and what a fault leads to."""

@@ -1,0 +1,236 @@
+"""Watches one endpoint: is it there, is it ours, does it make progress?
+
+Guarantee: nothing is sent to a server whose identity was not checked, and no answer that came
+over a connection younger than the last check is stored before a new one (`vouch`). A server is
+called stuck only for lack of progress on our own requests: `/health` can delay its return, and
+speed it up, but never takes it out. At most one identity check and one health probe run at a time.
+Price: two small GETs every `probe_interval_s`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from enum import StrEnum
+
+from eagled.clock import Clock
+from eagled.config import GenerationConfig
+from eagled.errors import AuthError, EagledError, FingerprintError, RetryableError
+from eagled.server.client import ConnectionLostError, NoConnectionError
+from eagled.server.fingerprint import fingerprint
+from eagled.server.protocol import Load
+from eagled.workers.generation.endpoint import NO_CAP, Breaker, Endpoint, EndpointState, Flight
+from eagled.workers.generation.identity import RunIdentity
+
+_log = logging.getLogger(__name__)
+_HEALTH_VETOES = 3  # after so many failed probes a stuck server gets a trial all the same
+_UNCLEAR_TRIES = 6  # identity checks before an answer of an unverified server is given up
+_TICKS_PER_LIMIT = 4  # a time limit is noticed within a quarter of itself
+
+
+class Identity(StrEnum):
+    """Outcome of an identity check."""
+
+    SAME = "same"
+    GONE = "gone"
+    OTHER = "other"
+    UNCLEAR = "unclear"  # something is there that does not answer the question now
+
+
+Recall = Callable[[Endpoint, str], int]
+Expire = Callable[[Endpoint, Flight], None]
+
+
+class Monitor:
+    """One endpoint's watcher; `run` is its task."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        config: GenerationConfig,
+        clock: Clock,
+        identity: RunIdentity,
+        *,
+        vocab_size: int,
+        wake: Callable[[], None],
+        recall: Recall,
+        expire: Expire,
+    ) -> None:
+        self.endpoint = endpoint
+        self._config = config
+        self._clock = clock
+        self._identity = identity
+        self._vocab_size = vocab_size
+        self._wake = wake
+        self._recall = recall
+        self._expire = expire
+        self._poke = asyncio.Event()
+        self._check: asyncio.Task[Identity] | None = None
+        self._load: Load | None = None
+        self._gone = False
+        self._vetoes = 0
+        self._not_before = clock.monotonic()
+
+    @property
+    def interval_s(self) -> float:
+        """Return the time between two looks."""
+        c = self._config
+        shortest = min(c.hang_s, c.request_timeout_s) / _TICKS_PER_LIMIT
+        return min(c.probe_interval_s, shortest)
+
+    def poke(self) -> None:
+        """Look now instead of at the next tick."""
+        self._poke.set()
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        try:
+            while True:
+                await self._look()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._poke.wait(), self.interval_s)
+                self._poke.clear()
+        finally:
+            if self._check is not None:
+                self._check.cancel()
+
+    async def _look(self) -> None:
+        if self.endpoint.breaker is Breaker.OPEN:
+            await self._try_again()
+            return
+        self._expire_old()
+        if await self._makes_progress():
+            await self.verify()
+
+    # -- identity
+
+    async def verify(self) -> Identity:
+        """Check the identity; callers that come during a check share it."""
+        if self._check is None or self._check.done():
+            self._check = asyncio.create_task(self._verify(), name=f"verify {self.endpoint.url}")
+        return await asyncio.shield(self._check)
+
+    async def vouch(self, since: float) -> Identity:
+        """Return the outcome of a check that began at or after `since` (monotonic)."""
+        outcome = Identity.SAME
+        for _ in range(_UNCLEAR_TRIES):
+            if self.endpoint.verified_at >= since:
+                return Identity.SAME
+            outcome = await self.verify()
+            if outcome in (Identity.GONE, Identity.OTHER):
+                return outcome
+        return outcome if self.endpoint.verified_at < since else Identity.SAME
+
+    async def _verify(self) -> Identity:
+        endpoint, began_at = self.endpoint, self._clock.monotonic()
+        try:
+            info = await endpoint.client.server_info()
+            model = await endpoint.client.model_info()
+            found = fingerprint(info, model, self._vocab_size)
+            await self._identity.admit(found, endpoint.url)
+        except (FingerprintError, AuthError) as exc:
+            endpoint.open(EndpointState.REFUSED, str(exc))
+            return Identity.OTHER
+        except (NoConnectionError, ConnectionLostError) as exc:
+            self._gone = True
+            endpoint.open(EndpointState.DOWN, str(exc))
+            return Identity.GONE
+        except RetryableError as exc:
+            if endpoint.breaker is Breaker.OPEN and endpoint.state is not EndpointState.STUCK:
+                endpoint.open(EndpointState.DOWN, str(exc))
+            return Identity.UNCLEAR
+        endpoint.identity, endpoint.client.limits = found, info.limits
+        own_cap = endpoint.client.max_in_flight or NO_CAP
+        endpoint.server_cap = min(own_cap, info.max_running or NO_CAP)
+        endpoint.verified_at = began_at
+        return Identity.SAME
+
+    # -- coming back
+
+    async def _try_again(self) -> None:
+        """See whether an open endpoint may be used again."""
+        endpoint = self.endpoint
+        if self._clock.monotonic() < self._not_before:
+            return
+        was = endpoint.state
+        if await self.verify() is not Identity.SAME:
+            return
+        if was in (EndpointState.STARTING, EndpointState.REFUSED):
+            endpoint.close(f"is {endpoint.identity.served_name if endpoint.identity else 'up'}")
+        elif self._gone and was is not EndpointState.STUCK and await endpoint.client.health():
+            endpoint.close("is back")
+        elif await self._may_stand_trial(was):
+            endpoint.half_open("is back; the next request decides")
+            self._delay_next()
+        self._gone = False if endpoint.breaker is not Breaker.OPEN else self._gone
+        self._wake()
+
+    async def _may_stand_trial(self, was: EndpointState) -> bool:
+        """A stuck server shows one token first, but its probe cannot keep it out for ever."""
+        if was is not EndpointState.STUCK or await self.endpoint.client.health():
+            self._vetoes = 0
+            return True
+        self._vetoes += 1
+        return self._vetoes > _HEALTH_VETOES
+
+    def _delay_next(self) -> None:
+        """Wait longer after each trial that was lost."""
+        c = self._config
+        wait = min(c.retry_max_s, c.probe_interval_s * 2.0 ** min(self.endpoint.trials_lost, 10))
+        self._not_before = self._clock.monotonic() + wait
+
+    # -- progress
+
+    def _expire_old(self) -> None:
+        too_old = self._clock.monotonic() - self._config.request_timeout_s
+        for flight in [f for f in self.endpoint.flights if f.started_at < too_old]:
+            if not flight.timed_out:
+                flight.timed_out = True
+                self._expire(self.endpoint, flight)
+
+    async def _makes_progress(self) -> bool:
+        """Return False after the endpoint was found stuck."""
+        endpoint = self.endpoint
+        if not endpoint.flights:
+            self._load = None
+            return True
+        if self._clock.monotonic() - endpoint.progress_at < self.interval_s:
+            return True
+        allowed_s = self._config.hang_s
+        if await self._tokens_moved(allowed_s):
+            endpoint.progressed(self._clock.monotonic())
+        quiet_s = self._clock.monotonic() - endpoint.progress_at
+        if self._load is None:
+            # without a load endpoint only whole replies show progress, and they may be long
+            allowed_s = max(allowed_s, 2 * endpoint.slowest_s)
+        if not endpoint.flights or quiet_s < allowed_s:
+            return True
+        self._declare_stuck(quiet_s)
+        return False
+
+    async def _tokens_moved(self, allowed_s: float) -> bool:
+        """Return whether the server's token count differs from the last look."""
+        try:
+            load = await self.endpoint.client.loads(allowed_s / 2)
+        except EagledError as exc:
+            _log.debug("no load from url=%s: %s", self.endpoint.url, exc)
+            return False
+        before, self._load = self._load, load
+        if before is None or load is None:
+            return False
+        return before.used_tokens != load.used_tokens
+
+    def _declare_stuck(self, quiet_s: float) -> None:
+        endpoint = self.endpoint
+        if endpoint.breaker is Breaker.HALF_OPEN:
+            endpoint.trials_lost += 1
+        self._delay_next()
+        self._load = None
+        count = len(endpoint.flights)
+        endpoint.open(
+            EndpointState.STUCK,
+            f"server stuck: {count} requests in flight, no token for {quiet_s:.0f} s",
+        )
+        self._recall(endpoint, "server stuck")

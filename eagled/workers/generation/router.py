@@ -1,0 +1,51 @@
+"""Which server takes a sample.
+
+Guarantee: the one with the fewest tokens in flight that has room; a conversation's later turns go
+to the server that holds its earlier ones in cache, as long as that one has room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from eagled.workers.generation.endpoint import Endpoint
+
+_REMEMBERED = 100_000  # conversations; about 10 MB, the oldest are forgotten first
+
+
+class Router:
+    """Chooses among endpoints."""
+
+    def __init__(self, endpoints: Sequence[Endpoint]) -> None:
+        self.endpoints = tuple(endpoints)
+        self._home: dict[int, Endpoint] = {}
+
+    @property
+    def capacity(self) -> int:
+        """Return the most requests at once that all servers together take."""
+        return sum(endpoint.capacity for endpoint in self.endpoints)
+
+    def room(self, now: float) -> int:
+        """Return how many more requests all servers together take now."""
+        return sum(endpoint.room(now) for endpoint in self.endpoints)
+
+    def pick(self, conversation_id: int, now: float) -> Endpoint | None:
+        """Return the server for a sample; None if none has room."""
+        if len(self.endpoints) == 1:
+            only = self.endpoints[0]
+            return only if only.room(now) else None
+        home = self._home.get(conversation_id)
+        if home is not None and home.room(now):
+            return home
+        free = [endpoint for endpoint in self.endpoints if endpoint.room(now)]
+        if not free:
+            return None
+        chosen = min(free, key=lambda endpoint: endpoint.tokens)
+        self._remember(conversation_id, chosen)
+        return chosen
+
+    def _remember(self, conversation_id: int, endpoint: Endpoint) -> None:
+        self._home.pop(conversation_id, None)
+        self._home[conversation_id] = endpoint
+        if len(self._home) > _REMEMBERED:
+            del self._home[next(iter(self._home))]

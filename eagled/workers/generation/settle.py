@@ -1,0 +1,256 @@
+"""Bring the outcome of one request to the store, and to the endpoint that caused it.
+
+Guarantee: every claim ends in exactly one of complete, fail or give_back, each fenced; while the
+disk is full an outcome is kept and tried again. What a failure leads to is decided in `policy.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, TypeVar
+
+from eagled.clock import Clock
+from eagled.config import GenerationConfig
+from eagled.errors import (
+    ContentError,
+    DiskError,
+    EagledError,
+    RetryableError,
+    ServerBusyError,
+    ServerTimeoutError,
+)
+from eagled.printable import printable
+from eagled.retry import Random, full_jitter
+from eagled.server.client import NoConnectionError
+from eagled.server.protocol import EndCause, GenerateReply
+from eagled.tokens import pack_ids
+from eagled.types import Answer, Claim, Failure, Fence, Finish, OutputReason, SampleState
+from eagled.workers.generation.endpoint import Breaker, Endpoint, EndpointState, Flight
+from eagled.workers.generation.lane import Lane
+from eagled.workers.generation.monitor import Identity, Monitor
+from eagled.workers.generation.policy import Action, Blame, Circumstances, Decision, decide
+
+_log = logging.getLogger(__name__)
+DISK_RETRY_S = 5.0  # time between tries to store an outcome while the disk refuses
+_T = TypeVar("_T")
+
+
+class OutcomeStore(Protocol):
+    """What is needed of the store here."""
+
+    async def complete(self, fence: Fence, answer: Answer) -> bool:
+        """Store an answer; False if the claim is stale."""
+
+    async def fail(self, fence: Fence, failure: Failure) -> SampleState | None:
+        """Record a failed attempt; None if the claim is stale."""
+
+    async def give_back(self, fences: Sequence[Fence], *, crashed: bool = False) -> int:
+        """Queue claims again, uncharged."""
+
+
+class Settler:
+    """Settles outcomes.
+
+    Args:
+        store: where they go.
+        config: limits and waits.
+        clock: time.
+        rng: chance of the back-off.
+        retry_waits: called after a sample entered retry_wait.
+        held: called with the seconds for which a server takes nothing.
+    """
+
+    def __init__(
+        self,
+        store: OutcomeStore,
+        config: GenerationConfig,
+        clock: Clock,
+        rng: Random,
+        *,
+        retry_waits: Callable[[], None],
+        held: Callable[[float], None],
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._clock = clock
+        self._rng = rng
+        self._retry_waits = retry_waits
+        self._held = held
+        self._tries: dict[int, int] = {}  # server faults in a row, of samples that had one
+        self._charges: dict[int, int] = {}
+
+    # -- whole replies
+
+    async def arrived(
+        self, lane: Lane, monitor: Monitor, flight: Flight, reply: GenerateReply, elapsed_s: float
+    ) -> None:
+        """Store a whole reply, or set it aside if its length says so."""
+        endpoint, claim = monitor.endpoint, flight.claim
+        if endpoint.verified_at < reply.connected_at:
+            outcome = await monitor.vouch(reply.connected_at)
+            if outcome is not Identity.SAME:
+                _log.debug("answer of an unverified server dropped sample=%s", claim.uid.hex())
+                await self.give_back([claim.fence])
+                return
+        endpoint.succeeded(self._clock.monotonic(), elapsed_s)
+        self._forget(claim)
+        refusal = self._length_refusal(claim, reply)
+        if refusal is not None:
+            await self._fail(claim, refusal)
+            return
+        finish = Finish.STOP if reply.cause is EndCause.STOP else Finish.LENGTH
+        packed = pack_ids(reply.output)
+        answer = Answer(packed, finish, endpoint.fingerprint_short, elapsed_s)
+        if await self.stored(lambda: self._store.complete(claim.fence, answer)):
+            lane.rates.record(self._clock.monotonic(), claim.prompt.n, packed.n, elapsed_s)
+
+    def _length_refusal(self, claim: Claim, reply: GenerateReply) -> Failure | None:
+        n_prompt, n_output = claim.prompt.n, len(reply.output)
+        if reply.cause is EndCause.WINDOW:
+            detail = (
+                f"the server's window was full: {n_prompt} + {n_output} tokens, "
+                "fewer than the reply limit"
+            )
+        elif reply.cause is EndCause.LIMIT and self._config.on_length == "drop":
+            detail = f"cut at the reply limit of {n_output} tokens; generation.on_length is drop"
+        else:
+            return None
+        return Failure(
+            OutputReason.TRUNCATED,
+            detail,
+            charge=False,
+            retry_in_s=None,
+            final=SampleState.REJECTED,
+        )
+
+    # -- failures
+
+    async def failed(
+        self, lane: Lane, monitor: Monitor, flight: Flight, error: EagledError, *, alone: bool
+    ) -> None:
+        """Blame who is to blame, and queue, delay or end the sample."""
+        claim, endpoint = flight.claim, monitor.endpoint
+        if flight.timed_out and isinstance(error, RetryableError):
+            limit_s = self._config.request_timeout_s
+            error = ServerTimeoutError(f"no reply within {limit_s:g} s; aborted: {error}")
+        tries = self._count_try(claim, error)
+        decision = decide(error, Circumstances(endpoint.healthy, alone, tries))
+        crashed = await self._blame(monitor, decision, error)
+        _log.debug(
+            "attempt failed sample=%s lane=%s try=%d error=%s detail=%s",
+            claim.uid.hex(),
+            lane.name,
+            claim.fence.attempt,
+            type(error).__name__,
+            printable(error),
+        )
+        if crashed or decision.action is Action.GIVE_BACK:
+            await self.give_back([claim.fence], crashed=crashed)
+            lane.news()
+        elif decision.action is Action.FINAL:
+            await self._fail(claim, _final(error, decision))
+        else:
+            await self._retry(lane, claim, error, decision, tries)
+
+    async def give_back(self, fences: Sequence[Fence], *, crashed: bool = False) -> None:
+        """Queue claims again, uncharged."""
+        await self.stored(lambda: self._store.give_back(fences, crashed=crashed))
+
+    async def _retry(
+        self, lane: Lane, claim: Claim, error: EagledError, decision: Decision, tries: int
+    ) -> None:
+        if decision.charge:
+            charged = max(claim.failures, self._charges.get(claim.fence.sample_id, 0)) + 1
+            self._charges[claim.fence.sample_id] = charged
+            if charged >= self._config.max_failures:
+                await self._fail(claim, _given_up(error, charged))
+                return
+        c = self._config
+        wait_s = full_jitter(tries, c.retry_base_s, c.retry_max_s, self._rng)
+        failure = Failure(type(error).__name__, str(error), decision.charge, wait_s)
+        state = await self.stored(lambda: self._store.fail(claim.fence, failure))
+        if state is SampleState.RETRY_WAIT:
+            self._retry_waits()
+        elif state is SampleState.QUEUED:
+            lane.news()
+
+    async def _fail(self, claim: Claim, failure: Failure) -> None:
+        self._forget(claim)
+        await self.stored(lambda: self._store.fail(claim.fence, failure))
+
+    async def _blame(self, monitor: Monitor, decision: Decision, error: EagledError) -> bool:
+        """Tell the endpoint; return whether the sample was in flight at a server crash."""
+        endpoint, text = monitor.endpoint, f"{type(error).__name__}: {error}"
+        match decision.blame:
+            case Blame.NONE:
+                return False
+            case Blame.FAULT:
+                endpoint.faulted(text)
+            case Blame.PRESSURE:
+                pause_s = self._pause(endpoint, error)
+                endpoint.pressured(self._clock.monotonic(), pause_s)
+                if pause_s is not None:
+                    self._held(pause_s)
+            case Blame.REFUSE:
+                endpoint.open(EndpointState.REFUSED, text)
+            case Blame.LOST:
+                return await self._lost(monitor, text) and not isinstance(error, NoConnectionError)
+        return False
+
+    async def _lost(self, monitor: Monitor, text: str) -> bool:
+        """Find out whether the server is gone; a live one gets a fault."""
+        endpoint = monitor.endpoint
+        down = endpoint.breaker is Breaker.OPEN and endpoint.state is EndpointState.DOWN
+        if down or await monitor.verify() is Identity.GONE:
+            endpoint.faults += 1
+            return True
+        endpoint.faulted(text)
+        return False
+
+    def _pause(self, endpoint: Endpoint, error: EagledError) -> float | None:
+        """Return how long nothing is sent; an abort only narrows the flow."""
+        if not isinstance(error, ServerBusyError):
+            return None
+        if error.retry_after_s is not None:
+            return error.retry_after_s
+        c = self._config
+        return full_jitter(endpoint.busy_in_row + 1, c.retry_base_s, c.retry_max_s, self._rng)
+
+    # -- small things
+
+    def _count_try(self, claim: Claim, error: EagledError) -> int:
+        if not isinstance(error, RetryableError):
+            return 1
+        tries = self._tries.get(claim.fence.sample_id, 0) + 1
+        self._tries[claim.fence.sample_id] = tries
+        return tries
+
+    def _forget(self, claim: Claim) -> None:
+        self._tries.pop(claim.fence.sample_id, None)
+        self._charges.pop(claim.fence.sample_id, None)
+
+    async def stored(self, write: Callable[[], Awaitable[_T]]) -> _T:
+        """Write, and again while the disk refuses."""
+        while True:
+            try:
+                return await write()
+            except DiskError as exc:
+                _log.warning("outcome waits for the disk: %s", exc)
+                await asyncio.sleep(DISK_RETRY_S)
+
+
+def _final(error: EagledError, decision: Decision) -> Failure:
+    kind = error.reason if isinstance(error, ContentError) else type(error).__name__
+    detail = error.detail if isinstance(error, ContentError) else str(error)
+    return Failure(kind, detail, charge=decision.charge, retry_in_s=None, final=decision.final)
+
+
+def _given_up(error: EagledError, charged: int) -> Failure:
+    return Failure(
+        OutputReason.TOO_MANY_FAILURES,
+        f"{charged} failures, the last: {type(error).__name__}: {error}",
+        charge=True,
+        retry_in_s=None,
+    )

@@ -1,0 +1,48 @@
+"""Tasks that nobody awaits one by one: kept, logged when they fail, and cancelled together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+
+_log = logging.getLogger(__name__)
+
+
+class TaskSet:
+    """Holds running tasks; `on_error` is told of each exception, once."""
+
+    def __init__(self, on_error: Callable[[BaseException], None]) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._on_error = on_error
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def spawn(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
+        """Start `work` and keep it until it ends."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            _log.error("task failed name=%s", task.get_name(), exc_info=error)
+            self._on_error(error)
+
+    async def drained(self, timeout_s: float) -> bool:
+        """Wait until none is left; return whether that came about in time."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout_s)
+        return not self._tasks
+
+    async def cancel_all(self, timeout_s: float) -> None:
+        """Cancel what is left and wait for its end."""
+        for task in self._tasks:
+            task.cancel()
+        await self.drained(timeout_s)

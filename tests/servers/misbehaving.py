@@ -1,0 +1,222 @@
+"""A server of SGLang's native protocol that does wrong what it is told to do wrong.
+
+Runs as a process: `python -m tests.servers.misbehaving [port]` prints its port. `POST /_set` merges
+a JSON object into the settings, `GET /_seen` returns what it saw. Settings:
+
+- generate: list of steps; each /generate takes the next one, the last one stays. A step is an
+  object with `do` and its arguments (`Steps`).
+- info, model: the bodies of /server_info and /model_info.
+- health: {"status": int, "delay_s": float}
+- loads: "moving", "flat" or "missing"
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import struct
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from tests.servers.wire import Request, native_reply, read_request, response
+
+INFO = {"version": "0.5.23", "context_length": 10_240, "max_req_input_len": 10_234}
+MODEL = {"model_path": "/models/toy", "served_model_name": "toy", "tokenizer_path": "/models/toy"}
+IDS = [282, 256, 258, 271]
+
+
+class Cut(Exception):  # noqa: N818 - not an error: the step wants the connection to end
+    """The connection ends here."""
+
+
+class Server:
+    """Settings, what was seen, and the steps."""
+
+    def __init__(self) -> None:
+        self.settings: dict[str, Any] = {
+            "generate": [{"do": "answer"}],
+            "info": INFO,
+            "model": MODEL,
+            "health": {"status": 200, "delay_s": 0.0},
+            "loads": "missing",
+        }
+        self.count: Counter[str] = Counter()
+        self.peak: Counter[str] = Counter()
+        self.now: Counter[str] = Counter()
+        self.sent: list[dict[str, Any]] = []
+        self.aborted: list[str] = []
+        self.running: dict[str, asyncio.Event] = {}
+
+    def seen(self) -> dict[str, Any]:
+        """Return what was seen since the start."""
+        return {
+            "count": dict(self.count),
+            "peak": dict(self.peak),
+            "sent": self.sent,
+            "aborted": self.aborted,
+        }
+
+    async def connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection until it ends."""
+        self.count["connections"] += 1
+        with contextlib.suppress(Cut, ConnectionError):
+            while (request := await read_request(reader)) is not None:
+                await self._counted(request, writer)
+        writer.close()
+
+    async def _counted(self, request: Request, writer: asyncio.StreamWriter) -> None:
+        path = request.path
+        self.count[path] += 1
+        self.now[path] += 1
+        self.peak[path] = max(self.peak[path], self.now[path])
+        try:
+            await self._route(request, writer)
+            await writer.drain()
+        finally:
+            self.now[path] -= 1
+
+    async def _route(self, request: Request, writer: asyncio.StreamWriter) -> None:
+        match request.path:
+            case "/generate":
+                await self._generate(request, writer)
+            case "/_set":
+                self.settings |= request.json()
+                writer.write(response(200, b"{}"))
+            case "/_seen":
+                writer.write(response(200, json.dumps(self.seen()).encode()))
+            case "/abort_request":
+                rid = request.json()["rid"]
+                self.aborted.append(rid)
+                if rid in self.running:
+                    self.running[rid].set()
+                writer.write(response(200, b""))
+            case "/server_info" | "/model_info":
+                body = self.settings[request.path[1:].split("_")[0].replace("server", "info")]
+                writer.write(response(200, json.dumps(body).encode()))
+            case "/health":
+                await asyncio.sleep(self.settings["health"]["delay_s"])
+                writer.write(response(self.settings["health"]["status"], b""))
+            case "/ready":
+                writer.write(response(200, b""))
+            case "/v1/loads" if self.settings["loads"] != "missing":
+                writer.write(response(200, json.dumps(self._loads()).encode()))
+            case _:
+                writer.write(response(404, b'{"detail":"Not Found"}'))
+
+    def _loads(self) -> dict[str, Any]:
+        moved = self.count["/v1/loads"] if self.settings["loads"] == "moving" else 0
+        rank = {"dp_rank": 0, "num_running_reqs": self.now["/generate"], "num_waiting_reqs": 0}
+        return {"loads": [rank | {"num_used_tokens": 100 + moved, "max_total_num_tokens": 9999}]}
+
+    async def _generate(self, request: Request, writer: asyncio.StreamWriter) -> None:
+        steps = self.settings["generate"]
+        step = dict(steps.pop(0) if len(steps) > 1 else steps[0])
+        asked = request.json()
+        n_prompt = len(asked["input_ids"])
+        summary = {"rid": asked["rid"], "n_prompt": n_prompt, "prompt": asked["input_ids"][:8]}
+        self.sent.append(summary | {"sampling": asked["sampling_params"]})
+        await getattr(self, "_do_" + step.pop("do"))(asked, writer, **step)
+
+    # -- steps
+
+    async def _do_answer(
+        self,
+        asked: dict[str, Any],
+        writer: asyncio.StreamWriter,
+        *,
+        ids: list[int] | None = None,
+        delay_s: float = 0.0,
+        close: bool = False,
+        meta: dict[str, Any] | None = None,
+        text_bytes: int = 0,
+    ) -> None:
+        """Answer well, or with `meta` replacing members; `close` ends the connection unsaid."""
+        await asyncio.sleep(delay_s)
+        n_prompt = len(asked["input_ids"])
+        reply = native_reply(asked["rid"], n_prompt, IDS if ids is None else ids, **(meta or {}))
+        reply["text"] += "x" * text_bytes
+        writer.write(response(200, json.dumps(reply).encode()))
+        if close:
+            await writer.drain()
+            raise Cut
+
+    async def _do_file(
+        self, _asked: dict[str, Any], writer: asyncio.StreamWriter, *, path: str
+    ) -> None:
+        """Send the bytes of a file and close."""
+        writer.write(Path(path).read_bytes())  # noqa: ASYNC240 - a few hundred bytes
+        await writer.drain()
+        raise Cut
+
+    async def _do_status(
+        self,
+        _asked: dict[str, Any],
+        writer: asyncio.StreamWriter,
+        *,
+        status: int,
+        body: Any = "",
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        """Answer with a status and a body."""
+        writer.write(response(status, json.dumps(body).encode(), **(headers or {})))
+
+    async def _do_reset(self, _asked: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        """Reset the connection."""
+        sock: socket.socket = writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        raise Cut
+
+    async def _do_half(self, asked: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        """Send half a body and close."""
+        reply = native_reply(asked["rid"], len(asked["input_ids"]), IDS)
+        whole = response(200, json.dumps(reply).encode())
+        writer.write(whole[: len(whole) - 40])
+        await writer.drain()
+        raise Cut
+
+    async def _do_slow(self, asked: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        """Answer well, a few bytes at a time."""
+        reply = native_reply(asked["rid"], len(asked["input_ids"]), IDS)
+        whole = response(200, json.dumps(reply).encode())
+        for at in range(0, len(whole), 16):
+            writer.write(whole[at : at + 16])
+            await writer.drain()
+            await asyncio.sleep(0.005)
+
+    async def _do_never(self, asked: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        """Answer only when aborted, as SGLang does: 200 with what there is."""
+        event = self.running[asked["rid"]] = asyncio.Event()
+        await event.wait()
+        abort = {"type": "abort", "message": "Abort in waiting queue", "status_code": None}
+        reply = native_reply(asked["rid"], len(asked["input_ids"]), [5], finish_reason=abort)
+        writer.write(response(200, json.dumps(reply).encode()))
+
+    async def _do_garbage(self, _asked: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        """Send what is not HTTP."""
+        writer.write(b"\x00\xffSSH-2.0 hello\r\n\r\n")
+        await writer.drain()
+        raise Cut
+
+    async def _do_die(self, _asked: dict[str, Any], _writer: asyncio.StreamWriter) -> None:
+        """End the whole process."""
+        os._exit(1)
+
+
+async def main(port: int) -> None:
+    """Serve until killed."""
+    server = Server()
+    listener = await asyncio.start_server(
+        server.connection, "127.0.0.1", port, limit=64 << 20, backlog=1024
+    )
+    sys.stdout.write(f"{listener.sockets[0].getsockname()[1]}\n")
+    sys.stdout.flush()
+    await listener.serve_forever()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 0))
