@@ -118,7 +118,7 @@ class Api:
             {
                 "model_path": info.path,
                 "served_model_name": info.path,
-                "tokenizer_path": info.path if info.has_tokenizer else None,
+                "tokenizer_path": info.path,
                 "is_generation": True,
                 "model_type": info.model_type,
                 "architectures": list(info.architectures),
@@ -194,7 +194,7 @@ class Api:
             "status": "ready",
             "model_path": info.path,
             "served_model_name": info.path,
-            "tokenizer_path": info.path if info.has_tokenizer else None,
+            "tokenizer_path": info.path,
             "context_length": limits.context_length,
             "max_total_num_tokens": limits.max_total_tokens,
             "max_req_input_len": limits.max_req_input_len,

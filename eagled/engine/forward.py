@@ -50,7 +50,6 @@ class ModelInfo:
     eos_ids: frozenset[int]
     dtype: str
     device: str
-    has_tokenizer: bool
 
 
 class _SlabLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is untyped here
@@ -164,8 +163,9 @@ def load_model(
         raise ConfigError(f"dtype {dtype!r} is not one of {', '.join(_DTYPES)}")
     library_logging.disable_progress_bar()
     config = _guarded(folder, lambda: AutoConfig.from_pretrained(folder, local_files_only=True))
-    context = resolve_context_length(config, context_length)
-    check_model_config(config, context)
+    text_config = config.get_text_config(decoder=True)  # itself, unless the model is multimodal
+    context = resolve_context_length(text_config, context_length)
+    check_model_config(text_config, context)
     tokenizer = _load_tokenizer(folder)
     model = _guarded(folder, lambda: _load_weights(folder, _DTYPES[dtype], _device(device)))
     shape = _probe_shape(model, config)
@@ -175,10 +175,9 @@ def load_model(
         architectures=tuple(config.architectures or ()),
         vocab_size=int(model.get_input_embeddings().weight.shape[0]),
         context_length=context,
-        eos_ids=stop_ids(config, tokenizer, folder),
+        eos_ids=stop_ids(text_config, tokenizer, folder),
         dtype=str(model.dtype).removeprefix("torch."),
         device=str(shape.device),
-        has_tokenizer=tokenizer is not None,
     )
     slot_model = SlotModel(model, shape, info)
     _self_check(slot_model, model)
