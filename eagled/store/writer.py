@@ -1,0 +1,213 @@
+"""The one task that writes.
+
+Guarantee: a future is resolved only after COMMIT returned at synchronous=FULL. Operations that wait
+together share a transaction; callers may be cancelled, the task never is. A full disk fails the
+waiting operations with `DiskError` and the next ones are tried again. Anything the writer cannot
+explain ends it: every later call raises `StoreError` (fail-stop), and `failed` says so.
+Price: one fsync a transaction; the fsync itself is the window in which operations gather.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from eagled.errors import DiskError, StoreError
+from eagled.store.executor import is_busy, is_disk_trouble, store_error
+from eagled.store.ops.base import Op
+from eagled.store.records import Ack
+from eagled.store.transaction import AnyOp, Batch, Failed
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R")
+HIGH_WATER = 4096  # waiting operations at which callers wait for room
+LOW_WATER = 2048  # and at which they go on
+MAX_WEIGHT = 512  # rows of one transaction
+BUSY_TRIES = 6  # of 5 s each: an offline tool that holds the lock longer is a fault
+IDLE_SYNC_S = 1.0  # the last stamp of a burst is synced after this
+
+Item = tuple[AnyOp, "asyncio.Future[Any]"]
+
+
+class Backend(Protocol):
+    """What the writer runs transactions on, in the connection's own thread."""
+
+    async def run(self, ops: Sequence[AnyOp]) -> Batch:
+        """Run one transaction and record it in the stamp."""
+
+    async def idle(self) -> None:
+        """Do what waits for a quiet moment: sync the stamp."""
+
+
+class Writer:
+    """Gathers operations, runs them in groups, resolves their callers."""
+
+    def __init__(
+        self, backend: Backend, path: Path, publish: Callable[[Sequence[Ack]], None]
+    ) -> None:
+        self._backend = backend
+        self._path = path
+        self._publish = publish
+        self._waiting: deque[Item] = deque()
+        self._wake = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._closing = False
+        self._idle = True
+        self._task: asyncio.Task[None] | None = None
+        self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+
+    def start(self) -> None:
+        """Start the task."""
+        self._task = asyncio.create_task(self._guarded(), name="store-writer")
+
+    @property
+    def depth(self) -> int:
+        """Operations that wait."""
+        return len(self._waiting)
+
+    async def submit(self, op: Op[R]) -> R:
+        """Return the result of `op` after it is durable.
+
+        A caller that is cancelled leaves its operation in the queue: it still happens.
+
+        Raises:
+            StoreError: if the store has failed or is closed.
+            DiskError: if the disk refused the transaction.
+        """
+        while not self._room.is_set():
+            self._require_open()
+            await self._room.wait()
+        future = self.post(op)
+        return await asyncio.shield(future)
+
+    def post(self, op: Op[R]) -> asyncio.Future[R]:
+        """Queue `op` without waiting for room, and return the future of its result."""
+        self._require_open()
+        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(_retrieve)
+        self._waiting.append((op, future))
+        if len(self._waiting) >= HIGH_WATER:
+            self._room.clear()
+        self._wake.set()
+        return future
+
+    async def close(self) -> None:
+        """Work off what waits and end the task."""
+        self._closing = True
+        self._wake.set()
+        if self._task is not None:
+            await asyncio.wait({self._task})
+        self._room.set()
+
+    def _require_open(self) -> None:
+        if self.failed.done():
+            raise StoreError(f"the store has failed: {self.failed.result()}")
+        if self._closing:
+            raise StoreError("the store is closed")
+
+    async def _guarded(self) -> None:
+        try:
+            await self._loop()
+        except asyncio.CancelledError as exc:
+            self._fail(exc)
+            raise
+        except BaseException as exc:
+            log.critical("the writer died; the store takes nothing more", exc_info=exc)
+            self._fail(exc)
+
+    def _fail(self, exc: BaseException) -> None:
+        if not self.failed.done():
+            self.failed.set_result(exc)
+        while self._waiting:
+            _, future = self._waiting.popleft()
+            if not future.done():
+                future.set_exception(StoreError(f"the store has failed: {exc}"))
+        self._room.set()
+
+    async def _loop(self) -> None:
+        while True:
+            if not self._waiting:
+                if self._closing:
+                    return
+                await self._rest()
+                continue
+            items = self._take()
+            try:
+                await self._write(items)
+            except BaseException as exc:
+                for _, future in items:
+                    if not future.done():
+                        future.set_exception(StoreError(f"the store has failed: {exc}"))
+                raise
+
+    async def _rest(self) -> None:
+        self._wake.clear()
+        if self._idle:
+            await self._wake.wait()
+            return
+        try:
+            async with asyncio.timeout(IDLE_SYNC_S):
+                await self._wake.wait()
+        except TimeoutError:
+            await self._backend.idle()
+            self._idle = True
+
+    def _take(self) -> list[Item]:
+        items: list[Item] = []
+        weight = 0
+        while self._waiting and (not items or weight + self._waiting[0][0].weight <= MAX_WEIGHT):
+            item = self._waiting.popleft()
+            weight += item[0].weight
+            items.append(item)
+        if len(self._waiting) <= LOW_WATER:
+            self._room.set()
+        return items
+
+    async def _write(self, items: Sequence[Item]) -> None:
+        ops = [op for op, _ in items]
+        try:
+            batch = await self._run(ops)
+        except DiskError as exc:
+            log.error("transaction given up, %d operations: %s", len(ops), exc)  # noqa: TRY400 - the cause is the disk, not a line of code
+            for _, future in items:
+                if not future.done():
+                    future.set_exception(DiskError(str(exc)))
+            return
+        self._idle = False
+        for (_, future), result in zip(items, batch.results, strict=True):
+            _resolve(future, result)
+        self._publish(batch.acks)
+
+    async def _run(self, ops: Sequence[AnyOp]) -> Batch:
+        for attempt in range(1, BUSY_TRIES + 1):
+            try:
+                return await self._backend.run(ops)
+            except sqlite3.Error as exc:
+                if is_disk_trouble(exc):
+                    raise store_error(exc, self._path) from exc
+                if not is_busy(exc) or attempt == BUSY_TRIES:
+                    raise
+                log.error("another process holds %s for writing; trying again", self._path)  # noqa: TRY400 - not a fault of this line
+        raise AssertionError
+
+
+def _resolve(future: asyncio.Future[Any], result: object) -> None:
+    if future.done():
+        return
+    if isinstance(result, Failed):
+        future.set_exception(result.error)
+    else:
+        future.set_result(result)
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    """Mark an error as seen: a caller that was cancelled no longer looks."""
+    if not future.cancelled():
+        future.exception()
