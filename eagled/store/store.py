@@ -432,7 +432,7 @@ class Store:
         return await self._status.read(queries.sample, uid)
 
     async def samples(
-        self, wanted: SampleFilter | None = None, *, after: int = 0, limit: int = 100
+        self, wanted: SampleFilter | None = None, limit: int = 100, *, after: int = 0
     ) -> list[SampleRow]:
         """Return samples of ascending id above `after`, at most 500."""
         chosen = wanted or SampleFilter()

@@ -28,7 +28,6 @@ from eagled.store.executor import (
     connect_reader,
     set_pragmas,
 )
-from eagled.store.lock import StateLock
 from eagled.store.migrate import require_ours
 from eagled.store.opening import (
     Meta,
@@ -162,7 +161,7 @@ def backup(paths: StatePaths, dest: Path | None = None) -> Path:
 
     Args:
         paths: the state directory.
-        dest: file to make; by default one named after the sequence number in `backups/`.
+        dest: file to make, or a folder for it; by default one in `backups/`.
 
     Raises:
         DiskError: if there is no room for it.
@@ -172,7 +171,9 @@ def backup(paths: StatePaths, dest: Path | None = None) -> Path:
         db = SqliteExecutor(source)
         version = require_ours(db)
         seq = read_meta(db).seq
-        final = dest or paths.backups / f"q-v{version}-{seq:012d}.db"
+        name = f"q-v{version}-{seq:012d}.db"
+        folder = dest is None or dest.is_dir()
+        final = (dest or paths.backups) / name if folder else dest
         _copy(source, final, size_of(paths.database) + size_of(wal_of(paths.database)))
     return final
 
@@ -220,28 +221,26 @@ def _fsync(path: Path) -> None:
 
 
 def restore(paths: StatePaths, file: Path, *, clock: Clock | None = None) -> Path | None:
-    """Put a backup in the database's place, as a new lineage.
+    """Put a backup in the database's place, as a new lineage; the caller holds the `StateLock`.
 
     Returns:
         Where the replaced database went, None if there was none.
 
     Raises:
         StoreError: if `file` is not a whole database of eagled.
-        LockedError: if a daemon runs.
         DiskError: if the disk refuses.
     """
     if file.resolve() == paths.database.resolve():
         raise UsageError(f"{file} is the database itself; name a backup")
-    with StateLock(paths.lock):
-        new = paths.database.with_name(paths.database.name + ".restored")
-        _take_copy(file, new)
-        old = _set_aside(paths)
-        try:
-            new.replace(paths.database)
-            fsync_dir(paths.root)
-        except OSError as exc:
-            raise disk_error(exc, paths.database) or exc from exc
-        _new_lineage(paths, f"restored from {file.name}", clock or SystemClock())
+    new = paths.database.with_name(paths.database.name + ".restored")
+    _take_copy(file, new)
+    old = _set_aside(paths)
+    try:
+        new.replace(paths.database)
+        fsync_dir(paths.root)
+    except OSError as exc:
+        raise disk_error(exc, paths.database) or exc from exc
+    _new_lineage(paths, f"restored from {file.name}", clock or SystemClock())
     return old
 
 
@@ -277,6 +276,8 @@ def _set_aside(paths: StatePaths) -> Path | None:
 def accept(paths: StatePaths, seq: int, *, clock: Clock | None = None) -> None:
     """Go on with the database as it is although its stamp says otherwise, as a new lineage.
 
+    The caller holds the `StateLock`.
+
     Args:
         paths: the state directory.
         seq: the sequence number that the refusal named; proves that its message was read.
@@ -284,17 +285,15 @@ def accept(paths: StatePaths, seq: int, *, clock: Clock | None = None) -> None:
 
     Raises:
         StoreError: if the number is not the database's, or the database is damaged.
-        LockedError: if a daemon runs.
     """
-    with StateLock(paths.lock):
-        with closing(connect_reader(paths.database)) as conn, told(paths.database):
-            db = SqliteExecutor(conn)
-            require_ours(db)
-            found = read_meta(db).seq
-            if found != seq:
-                raise StoreError(f"the database is at sequence {found}, not {seq}")
-            quick_check(db, paths.database)
-        _new_lineage(paths, f"accepted at sequence {seq}", clock or SystemClock())
+    with closing(connect_reader(paths.database)) as conn, told(paths.database):
+        db = SqliteExecutor(conn)
+        require_ours(db)
+        found = read_meta(db).seq
+        if found != seq:
+            raise StoreError(f"the database is at sequence {found}, not {seq}")
+        quick_check(db, paths.database)
+    _new_lineage(paths, f"accepted at sequence {seq}", clock or SystemClock())
 
 
 def _new_lineage(paths: StatePaths, why: str, clock: Clock) -> None:
