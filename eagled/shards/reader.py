@@ -2,14 +2,13 @@
 
 Guarantee: `dataset[i]` maps files read-only and copies one sample; the order is that of the given
 paths, then of the file. Files whose manifests differ in what the states are (target, layers, last,
-norm) are refused together. Price: the headers of all files are parsed when the dataset is made;
-files stay mapped, in a bounded number.
+norm) are refused together. Of a sample that lies in two files (its claim was lost after the first
+was written) only the newest attempt is given. Price: the headers of all files are parsed when the
+dataset is made; files stay mapped, in a bounded number.
 """
 
 from __future__ import annotations
 
-import itertools
-from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -72,13 +71,9 @@ class ShardDataset(Dataset[Sample]):
         self._headers = [read_shard_header(path) for path in paths]
         for header in self._headers[1:]:
             _check_alike(self._headers[0], header)
-        counts = [len(h.samples) for h in self._headers]
-        self._starts: list[int] = [0, *itertools.accumulate(counts)]
         self._open: OrderedDict[int, _OpenShard] = OrderedDict()
-        self._by_uid: dict[str, int] = {}
-        for index, entry in enumerate(e for h in self._headers for e in h.samples):
-            if self._by_uid.setdefault(entry.uid, index) != index:
-                raise ArtifactError(f"sample {entry.uid} is in these shards twice")
+        self._places = _places(self._headers)
+        self._by_uid = {self.entry(i).uid: i for i in range(len(self._places))}
 
     @classmethod
     def from_folder(cls, folder: Path) -> ShardDataset:
@@ -93,13 +88,12 @@ class ShardDataset(Dataset[Sample]):
         return cls(paths)
 
     def __len__(self) -> int:
-        return self._starts[-1]
+        return len(self._places)
 
     def __getitem__(self, index: int) -> Sample:
         if not 0 <= index < len(self):
             raise IndexError(index)
-        shard = bisect_right(self._starts, index) - 1
-        return self._sample(shard, index - self._starts[shard])
+        return self._sample(*self._places[index])
 
     @property
     def manifest(self) -> ShardManifest:
@@ -115,8 +109,8 @@ class ShardDataset(Dataset[Sample]):
 
     def entry(self, index: int) -> SampleEntry:
         """Return the header's line of one sample, without touching its data."""
-        shard = bisect_right(self._starts, index) - 1
-        return self._headers[shard].samples[index - self._starts[shard]]
+        shard, i = self._places[index]
+        return self._headers[shard].samples[i]
 
     def by_uid(self, uid: str) -> Sample:
         """Return the sample with this uid (hex).
@@ -156,6 +150,23 @@ class ShardDataset(Dataset[Sample]):
         if len(self._open) > _MAX_OPEN:
             self._open.popitem(last=False)
         return opened
+
+
+def _places(headers: Sequence[ShardHeader]) -> list[tuple[int, int]]:
+    """Return (shard, index in it) of every sample, in order; of a uid the newest attempt only.
+
+    Raises:
+        ArtifactError: if the same attempt is there twice.
+    """
+    best: dict[str, tuple[int, int, int]] = {}  # uid -> attempt, shard, index
+    for shard, header in enumerate(headers):
+        for i, entry in enumerate(header.samples):
+            attempt = best[entry.uid][0] if entry.uid in best else -1
+            if attempt == entry.attempt:
+                raise ArtifactError(f"sample {entry.uid} is in these shards twice")
+            if entry.attempt > attempt:
+                best[entry.uid] = (entry.attempt, shard, i)
+    return sorted((shard, i) for _, shard, i in best.values())
 
 
 def _bf16(bits: npt.NDArray[np.uint16]) -> torch.Tensor:

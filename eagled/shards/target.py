@@ -54,6 +54,25 @@ def read_target(folder: Path) -> TargetFacts:
     return TargetFacts(folder, *sizes, sha256_json(identity), tokenizer_hash(folder))
 
 
+def resolve_model(model: str, revision: str | None = None) -> Path:
+    """Return the folder of a model: `model` itself, or the local copy of a hub repository.
+
+    Raises:
+        ConfigError: if it is neither a folder nor can be fetched.
+    """
+    if Path(model).is_dir():
+        return Path(model)
+    import huggingface_hub
+
+    try:
+        return Path(huggingface_hub.snapshot_download(model, revision=revision))
+    except (OSError, ValueError, huggingface_hub.errors.HfHubHTTPError) as exc:
+        raise ConfigError(
+            f"target.model = {model!r} is not a folder, and the hub gives no copy of it "
+            f"({type(exc).__name__}); download the model and give its folder"
+        ) from exc
+
+
 def tokenizer_hash(folder: Path) -> str:
     """Return the SHA-256 of the tokenizer's vocabulary file in `folder`."""
     for name in _TOKENIZER_FILES:

@@ -177,8 +177,10 @@ def _content(
         return
     last_start = 0
     for i, entry in enumerate(header.samples):
+        # an older attempt is a stale copy, which readers skip
+        key = f"{entry.uid}/{entry.attempt}"
         place = f"{header.container.path.name} at index {i}"
-        if (other := seen.setdefault(entry.uid, place)) != place:
+        if (other := seen.setdefault(key, place)) != place:
             yield entry.uid, f"is in {other} as well"
         piece = _Piece.cut(arrays, i, last_start, entry)
         last_start += entry.n_last

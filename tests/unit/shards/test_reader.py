@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pickle
 from pathlib import Path
@@ -85,6 +86,20 @@ def test_doubled_sample_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ArtifactError, match="twice"):
         ShardDataset(paths)
+
+
+def test_of_two_attempts_the_newest_counts(tmp_path: Path) -> None:
+    """A stale copy of a sample, left in a partly accepted shard, is skipped."""
+    newer = dataclasses.replace(sample(1), attempt=2)
+    paths = [
+        write_shard(tmp_path, [newer]).path,
+        write_shard(tmp_path, [sample(1), sample(2)]).path,
+    ]
+
+    for order in (paths, paths[::-1]):
+        dataset = ShardDataset(order)
+        assert sorted(dataset.uids) == [sample(1).uid, sample(2).uid]
+        assert [dataset.entry(i).attempt for i in range(2) if dataset[i].uid == newer.uid] == [2]
 
 
 def test_empty_folder_is_an_error(tmp_path: Path) -> None:

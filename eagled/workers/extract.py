@@ -1,0 +1,111 @@
+"""The extraction worker's process: environment, model, socket, signals; the loop is elsewhere.
+
+Guarantee: thread and wait settings are in the environment before torch is imported (two torch
+processes that spin for work starve each other), and the back end has passed its own check before
+the first sample is claimed. Price: start-up loads the model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from pathlib import Path
+
+from eagled.clock import SystemClock
+from eagled.config import Config
+from eagled.config_load import load_config
+from eagled.control.client import ControlClient
+from eagled.errors import ConfigError
+from eagled.shards.backend import StatesBackend
+from eagled.shards.layers import plan_layers
+from eagled.shards.target import read_target, resolve_model
+from eagled.workers.extraction import Extraction, ExtractSettings
+
+_log = logging.getLogger(__name__)
+WORKER_ENV = "EAGLED_WORKER"  # names this worker where several run against one daemon
+
+
+def run_extract_worker(socket: Path, config_path: Path, *, once: bool = False) -> int:
+    """Extract until SIGTERM or SIGINT, or with `once` until nothing is left; return 0.
+
+    Args:
+        socket: the daemon's control socket.
+        config_path: the configuration that the daemon uses.
+        once: end when every sample has its states.
+
+    Raises:
+        ConfigError: if the model cannot be used.
+        ArtifactError: if the back end's states are not those of the planned layers.
+        UnreachableError: with `once`, if no daemon answers.
+    """
+    config = load_config(config_path).config
+    set_threads(config)
+    backend = make_backend(config)
+    settings = ExtractSettings(
+        shards=config.run.state_dir / "shards",
+        batch_tokens=config.extract.batch_tokens,
+        target_bytes=config.shards.target_bytes,
+        max_wait_s=config.shards.max_wait_s,
+        stop_timeout_s=config.daemon.stop_timeout_s,
+        worker=os.environ.get(WORKER_ENV, "extract"),
+        once=once,
+    )
+    asyncio.run(_serve(socket, backend, settings))
+    return 0
+
+
+def set_threads(config: Config) -> int:
+    """Set the CPU threads of this process, before torch is imported, and return their number.
+
+    The configuration wins over the environment; without either it is all cores but those of the
+    text workers.
+    """
+    cores = len(os.sched_getaffinity(0))
+    given = int(os.environ.get("OMP_NUM_THREADS", "0"))
+    threads = config.extract.threads or given or max(1, cores - config.daemon.text_workers)
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    return threads
+
+
+def make_backend(config: Config) -> StatesBackend:
+    """Load the configured back end and run its check.
+
+    Raises:
+        ConfigError: if extraction is off, or the model or the layers cannot be used.
+        ArtifactError: if the check fails.
+    """
+    if config.extract.backend == "off":
+        raise ConfigError('extract.backend = "off": this run stops after generation')
+    folder = resolve_model(config.target.model, config.target.revision)
+    target = read_target(folder)
+    layers = plan_layers(target.n_layers, config.extract.layers)
+    import torch
+
+    from eagled.shards.backend_transformers import TransformersBackend
+
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    backend = TransformersBackend(
+        target,
+        layers=layers,
+        last=config.extract.last,
+        device=config.extract.device,
+        dtype=config.extract.dtype,
+        name=folder.name if Path(config.target.model).is_dir() else config.target.model,
+        revision=config.target.revision,
+    )
+    backend.self_check()
+    _log.info("back end ready model=%s layers=%s", config.target.model, list(layers))
+    return backend
+
+
+async def _serve(socket: Path, backend: StatesBackend, settings: ExtractSettings) -> None:
+    async with ControlClient(socket) as client:
+        extraction = Extraction(client, backend, settings, SystemClock())
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, extraction.stop)
+        await extraction.run()
