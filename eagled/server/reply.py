@@ -48,12 +48,11 @@ def read_reply(
 
     Raises:
         RequestAbortedError: the finish reason is "abort".
-        ServerUnavailableError: an error object stands in the body.
-        ReplyBrokenError: anything else that is not a whole answer.
+        ReplyBrokenError: anything else that is not a whole answer, an error object included.
     """
     reply = _object(body)
     if "error" in reply:
-        raise ServerUnavailableError(f"error inside a 200 reply: {error_message(body)}")
+        raise ReplyBrokenError(f"error inside a 200 reply: {error_message(body)}")
     meta = reply.get("meta_info")
     if not isinstance(meta, dict):
         raise ReplyBrokenError("the reply has no meta_info: not a native /generate reply")
@@ -86,7 +85,7 @@ def _stream_fault(body: bytes) -> EagledError:
     for line in body.splitlines():
         payload = line.removeprefix(_STREAM_LINE).strip()
         if payload.startswith(b'{"error"'):
-            return ServerUnavailableError(f"error inside a stream: {error_message(payload)}")
+            return ReplyBrokenError(f"error inside a stream: {error_message(payload)}")
     return ReplyBrokenError("an event stream came instead of one reply: stream ended early")
 
 

@@ -94,7 +94,9 @@ def _server_fault(error: EagledError, seen: Circumstances) -> Decision:
             return Decision(Action.RETRY, Blame.LOST, charge=seen.healthy)
         case ServerTimeoutError() | ReplyBrokenError():
             return Decision(Action.RETRY, Blame.FAULT, charge=seen.healthy)
-        case ConnectionLostError() | NoConnectionError():
+        case NoConnectionError():
             return Decision(Action.GIVE_BACK, Blame.LOST)
+        case ConnectionLostError():
+            return Decision(Action.RETRY, Blame.LOST)
         case _:
-            return Decision(Action.GIVE_BACK, Blame.FAULT)
+            return Decision(Action.RETRY, Blame.FAULT)

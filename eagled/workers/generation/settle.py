@@ -46,8 +46,10 @@ class OutcomeStore(Protocol):
     async def fail(self, fence: Fence, failure: Failure) -> SampleState | None:
         """Record a failed attempt; None if the claim is stale."""
 
-    async def give_back(self, fences: Sequence[Fence], *, crashed: bool = False) -> int:
-        """Queue claims again, uncharged."""
+    async def give_back(
+        self, fences: Sequence[Fence], *, crashed: bool = False, max_crashes: int = 3
+    ) -> int:
+        """Queue claims again, uncharged; set aside what met `max_crashes` server crashes."""
 
 
 class Settler:
@@ -156,7 +158,10 @@ class Settler:
 
     async def give_back(self, fences: Sequence[Fence], *, crashed: bool = False) -> None:
         """Queue claims again, uncharged."""
-        await self.stored(lambda: self._store.give_back(fences, crashed=crashed))
+        most = self._config.max_crashes
+        await self.stored(
+            lambda: self._store.give_back(fences, crashed=crashed, max_crashes=most)
+        )
 
     async def _retry(
         self, lane: Lane, claim: Claim, error: EagledError, decision: Decision, tries: int
