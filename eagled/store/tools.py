@@ -172,8 +172,8 @@ def backup(paths: StatePaths, dest: Path | None = None) -> Path:
         version = require_ours(db)
         seq = read_meta(db).seq
         name = f"q-v{version}-{seq:012d}.db"
-        folder = dest is None or dest.is_dir()
-        final = (dest or paths.backups) / name if folder else dest
+        place = dest or paths.backups
+        final = place / name if dest is None or place.is_dir() else place
         _copy(source, final, size_of(paths.database) + size_of(wal_of(paths.database)))
     return final
 

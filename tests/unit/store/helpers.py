@@ -10,7 +10,7 @@ from eagled.clock import Clock, FakeClock
 from eagled.paths import StatePaths
 from eagled.store import DatasetRecord, LaneRow, NewConversation, NewTurn, Store
 from eagled.store.tools import check_database
-from eagled.tokens import pack_ids, make_uid
+from eagled.tokens import make_uid, pack_ids
 from eagled.types import Answer, Claim, Finish, Mode, SampleState
 
 LANES = (LaneRow("short", 0, 10_000, 200), LaneRow("long", 1, 0, 16))

@@ -234,8 +234,9 @@ async def test_cancelled_claim_gives_back_what_it_took(tmp_path: Path) -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         async with asyncio.timeout(5):
-            while (await state_counts(store)).get(SampleState.QUEUED) != 5 or store.queue_depth:
-                await store.wake_retries()
+            rows = await store.samples()
+            while {(row.state, row.attempt) for row in rows} != {(SampleState.QUEUED, 1)}:
+                rows = await store.samples()
         again = await store.claim("short", 5)
 
     assert len(again) == 5
