@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +22,11 @@ import zstandard
 
 from eagled.artifacts import MANIFEST_NAME, read_json, sha256_file
 from eagled.errors import ArtifactError
-from eagled.tokens import PackedIds, pack_ids
+from eagled.store.records import NewConversation, NewTurn
+from eagled.tokens import pack_ids
 from eagled.types import Mode
+
+_log = logging.getLogger(__name__)
 
 PREPARED_FORMAT = "eagled-prepared"
 PREPARED_VERSION = 1
@@ -31,36 +35,6 @@ REJECTS_NAME = "rejects.jsonl"
 PROFILE_NAME = "profile.json"
 ZSTD_LEVEL = 6
 _NO_TOOLS = b'"tools":null'  # in JSON text a quote inside a string is escaped, so this is the key
-
-
-@dataclass(frozen=True, slots=True)
-class NewTurn:
-    """One target turn, as the store takes it.
-
-    The first turn of a regenerated conversation has a prompt (and the lane that takes it, None if
-    no lane does); later ones wait without; a native turn has prompt and output.
-    """
-
-    uid: bytes
-    turn: int
-    prompt: PackedIds | None
-    output: PackedIds | None
-    lane: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class NewConversation:
-    """One conversation, as the store takes it.
-
-    `dedup` is the same for the same question in any dataset; `body` is zstd JSON with messages,
-    tools, targets and thinking, or None when the text worker will not need it.
-    """
-
-    uid: bytes
-    dedup: bytes
-    source_id: str | None
-    body: bytes | None
-    turns: tuple[NewTurn, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +89,21 @@ def _manifest_of(value: Mapping[str, Any]) -> PreparedManifest:
 
 
 def read_prepared(
-    folder: Path, *, lane_of: Callable[[int], str | None]
+    folder: Path,
+    *,
+    lane_of: Callable[[int], str | None],
+    too_long: Callable[[str, int], None] | None = None,
 ) -> Iterator[NewConversation]:
     """Yield the conversations of a prepared dataset in file order.
+
+    Prep lets no prompt through that is too long for the configured lanes; a server with a shorter
+    context can still be too small for some. Those are left out and counted in the log; they enter
+    when the folder is read again with room for them.
 
     Args:
         folder: `<state>/datasets/<name>`.
         lane_of: gives the lane for a prompt length in tokens, None if no lane takes it.
+        too_long: told the uid (hex) and prompt length of each conversation that is left out.
 
     Raises:
         ArtifactError: if the folder is not exactly what prep left there.
@@ -132,8 +114,20 @@ def read_prepared(
         raise ArtifactError(
             f"{path} is missing or was altered since it was prepared; run `eagled prep --force`"
         )
+    left_out = 0
     for line in read_lines(path):
-        yield conversation_of(line, lane_of=lane_of)
+        item = conversation_of(line, lane_of=lane_of)
+        first = item.turns[0]
+        if first.lane is None and first.output is None and first.prompt is not None:
+            left_out += 1
+            if too_long is not None:
+                too_long(item.uid.hex(), first.prompt.n)
+            continue
+        yield item
+    if left_out:
+        _log.warning(
+            "prompts too long for every lane dataset=%s left_out=%d", manifest.dataset, left_out
+        )
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
@@ -165,7 +159,7 @@ def _turn_of(index: int, turn: Mapping[str, Any], lane_of: Callable[[int], str |
         turn=index,
         prompt=None if prompt is None else pack_ids(prompt),
         output=None if output is None else pack_ids(output),
-        lane=None if prompt is None else lane_of(len(prompt)),
+        lane=lane_of(len(prompt)) if prompt is not None and output is None else None,
     )
 
 

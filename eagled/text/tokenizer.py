@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 from eagled.config import TargetConfig
 from eagled.errors import ConfigError
 
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _GENERATION_CONFIG = "generation_config.json"
 
 
@@ -42,6 +44,11 @@ def load_tokenizer(target: TargetConfig) -> Any:  # noqa: ANN401 - transformers 
     from transformers import AutoTokenizer
 
     name = target.tokenizer or target.model
+    if not Path(name).is_dir() and not _HUB_ID.fullmatch(name):
+        raise ConfigError(
+            f"the model folder {name!r} does not exist: set target.model to the folder of the "
+            "target model, or to its hub id"
+        )
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             name, revision=target.revision, trust_remote_code=target.trust_remote_code

@@ -1,0 +1,155 @@
+"""How long the prompts are, and where the cut between the lanes should be.
+
+Guarantee: counted tokens of prepared prompts, never an estimate from characters. Quantiles are
+exact for one dataset; over several they come from the joined histogram (the upper edge of a
+bucket). Imports neither transformers nor datasets.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eagled.artifacts import read_json
+from eagled.config import Config
+from eagled.errors import ArtifactError
+from eagled.prepared import PROFILE_NAME
+
+QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
+_FINE_TOKENS = 64  # bucket width below the knee
+_COARSE_TOKENS = 1024
+_KNEE_TOKENS = 8192
+_SHORT_SHARE = 0.95  # of the prompts belong into the short lane
+_ROUND_TOKENS = 500
+_BAR_CHARS = 40
+_SHOWN_BUCKETS = (256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072)
+
+
+@dataclass(frozen=True, slots=True)
+class LengthProfile:
+    """Prompt lengths in tokens.
+
+    Attributes:
+        n: prompts.
+        total: their tokens.
+        quantiles: length by share of prompts that are at most as long.
+        histogram: (upper edge, prompts) in ascending order; a prompt is in the first bucket whose
+            edge is at least its length.
+    """
+
+    n: int
+    total: int
+    quantiles: Mapping[float, int]
+    histogram: tuple[tuple[int, int], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the profile for `profile.json`."""
+        return {
+            "n": self.n,
+            "total": self.total,
+            "quantiles": {str(q): length for q, length in self.quantiles.items()},
+            "histogram": [list(bucket) for bucket in self.histogram],
+        }
+
+
+def profile_of(lengths: Iterable[int]) -> LengthProfile:
+    """Return the profile of prompt lengths in tokens."""
+    ordered = sorted(lengths)
+    counts = Counter(map(_edge, ordered))
+    quantiles = {q: _at(ordered, q) for q in QUANTILES} if ordered else {}
+    return LengthProfile(len(ordered), sum(ordered), quantiles, tuple(sorted(counts.items())))
+
+
+def read_profile(folder: Path) -> LengthProfile:
+    """Return the prompt profile of a prepared dataset.
+
+    Raises:
+        ArtifactError: if there is none or it is not one of ours.
+    """
+    value = read_json(folder / PROFILE_NAME)
+    try:
+        prompts = value["prompt_tokens"]
+        return LengthProfile(
+            n=prompts["n"],
+            total=prompts["total"],
+            quantiles={float(q): length for q, length in prompts["quantiles"].items()},
+            histogram=tuple((edge, count) for edge, count in prompts["histogram"]),
+        )
+    except (KeyError, TypeError, ValueError) as exc:
+        raise ArtifactError(f"{folder / PROFILE_NAME} is incomplete: {exc!r}") from exc
+
+
+def join(profiles: Sequence[LengthProfile]) -> LengthProfile:
+    """Return the profile of several datasets together."""
+    counts: Counter[int] = Counter()
+    for profile in profiles:
+        counts.update(dict(profile.histogram))
+    histogram = tuple(sorted(counts.items()))
+    n = sum(profile.n for profile in profiles)
+    quantiles = {q: _edge_at(histogram, q * n) for q in QUANTILES} if n else {}
+    return LengthProfile(n, sum(profile.total for profile in profiles), quantiles, histogram)
+
+
+def propose_cut(profile: LengthProfile, config: Config, *, reply_tokens: int = 0) -> int:
+    """Return the context of a short lane that takes 95% of the prompts.
+
+    Args:
+        profile: of all datasets together.
+        config: for `generation.min_reply`.
+        reply_tokens: expected answer, where it is known; at least `min_reply` is left free.
+
+    Raises:
+        ArtifactError: if there are no prompts.
+    """
+    if not profile.n:
+        raise ArtifactError("no prompts have been prepared: run `eagled prep` first")
+    room = max(reply_tokens, config.generation.min_reply)
+    need = _edge_at(profile.histogram, _SHORT_SHARE * profile.n) + room
+    return -(-need // _ROUND_TOKENS) * _ROUND_TOKENS
+
+
+def table(name: str, profile: LengthProfile) -> str:
+    """Return a histogram and quantiles for a terminal."""
+    shown = {str(q): length for q, length in profile.quantiles.items()}
+    quantiles = "  ".join(f"p{float(q) * 100:g} {length:,}" for q, length in shown.items())
+    lines = [f"{name}: {profile.n:,} prompts, {profile.total:,} tokens", f"  {quantiles}"]
+    counts = _coarse(profile)
+    most = max(counts.values(), default=1)
+    for label, count in counts.items():
+        bar = "█" * max(1, round(_BAR_CHARS * count / most)) if count else ""
+        lines.append(f"  {label:>10} {count:>9,} {bar}")
+    return "\n".join(lines)
+
+
+def _coarse(profile: LengthProfile) -> dict[str, int]:
+    """Sum the histogram up for the eye; empty ends are left out."""
+    edges = [*_SHOWN_BUCKETS]
+    counts = [0] * (len(edges) + 1)
+    for edge, count in profile.histogram:
+        counts[next((i for i, top in enumerate(edges) if edge <= top), len(edges))] += count
+    used = [i for i, count in enumerate(counts) if count]
+    labels = [f"≤ {top:,}" for top in edges] + [f"> {edges[-1]:,}"]
+    span = range(used[0], used[-1] + 1) if used else range(0)
+    return {labels[i]: counts[i] for i in span}
+
+
+def _edge(length: int) -> int:
+    width = _FINE_TOKENS if length <= _KNEE_TOKENS else _COARSE_TOKENS
+    return -(-length // width) * width
+
+
+def _at(ordered: Sequence[int], share: float) -> int:
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def _edge_at(histogram: Sequence[tuple[int, int]], rank: float) -> int:
+    seen = 0
+    for edge, count in histogram:
+        seen += count
+        if seen >= rank:
+            return edge
+    return histogram[-1][0]
