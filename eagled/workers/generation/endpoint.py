@@ -65,6 +65,7 @@ class Endpoint:
     Attributes:
         state: what a person is shown.
         breaker: whether requests are sent.
+        detail: what led to the state, in words; empty while all is well.
         faults: server faults since the start.
         progress_at: monotonic time of the last completion or sign of token progress.
         verified_at: monotonic time at which the last successful identity check began.
@@ -77,6 +78,7 @@ class Endpoint:
         self.state = EndpointState.STARTING
         self.breaker = Breaker.OPEN
         self.identity: Fingerprint | None = None
+        self.detail = ""
         self.faults = 0
         self.server_cap = NO_CAP
         self.progress_at = now
@@ -210,6 +212,7 @@ class Endpoint:
         self._enter(EndpointState.UP, detail)
 
     def _enter(self, state: EndpointState, detail: str) -> None:
+        self.detail = "" if state is EndpointState.UP else detail
         if state is self.state:
             return
         self.state = state
