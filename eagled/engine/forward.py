@@ -27,12 +27,6 @@ from eagled.engine.slab import KvShape, Slab, width_for
 from eagled.engine.support import check_model_config, resolve_context_length, stop_ids
 from eagled.errors import ConfigError
 
-_DTYPES = {
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "float32": torch.float32,
-    "auto": "auto",
-}
 _CHECK_IDS = 9  # tokens of the start-up comparison: chunks of 5 and 3, then a single step
 _CHECK_TOLERANCE = {torch.float32: 1e-3}  # relative error of the logits
 _CHECK_TOLERANCE_LOW = 0.1  # 16-bit dtypes: rounding differs with the shape of a product
@@ -149,7 +143,7 @@ def load_model(
 
     Args:
         folder: configuration, safetensors and, if there is one, a tokenizer.
-        dtype: auto, bfloat16, float16 or float32.
+        dtype: one of `support.DTYPES`.
         context_length: tokens to serve, or None for the model's own.
         device: cpu, cuda, or auto (cuda when there is one).
 
@@ -159,15 +153,13 @@ def load_model(
     Raises:
         ConfigError: if the folder is no model, or one that cannot be served.
     """
-    if dtype not in _DTYPES:
-        raise ConfigError(f"dtype {dtype!r} is not one of {', '.join(_DTYPES)}")
     library_logging.disable_progress_bar()
     config = _guarded(folder, lambda: AutoConfig.from_pretrained(folder, local_files_only=True))
     text_config = config.get_text_config(decoder=True)  # itself, unless the model is multimodal
     context = resolve_context_length(text_config, context_length)
     check_model_config(text_config, context)
     tokenizer = _load_tokenizer(folder)
-    model = _guarded(folder, lambda: _load_weights(folder, _DTYPES[dtype], _device(device)))
+    model = _guarded(folder, lambda: _load_weights(folder, dtype, _device(device)))
     shape = _probe_shape(model, config)
     info = ModelInfo(
         path=str(folder),
@@ -191,18 +183,23 @@ def _device(wanted: str) -> str:
 
 
 def _guarded(folder: Path, load: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever `load` returns
-    if not (folder / "config.json").is_file():
-        raise ConfigError(f"{folder} is not a model folder: it holds no config.json")
     try:
         return load()
-    except (OSError, ValueError, ImportError, RuntimeError) as exc:
+    except Exception as exc:  # each library raises its own for a bad folder
         raise ConfigError(f"cannot load the model in {folder}: {exc}") from exc
 
 
-def _load_weights(folder: Path, dtype: Any, device: str) -> Any:  # noqa: ANN401 - untyped library
-    model = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=dtype, attn_implementation="sdpa", local_files_only=True
+def _load_weights(folder: Path, dtype: str, device: str) -> Any:  # noqa: ANN401 - untyped library
+    model, report = AutoModelForCausalLM.from_pretrained(
+        folder,
+        dtype=dtype,
+        attn_implementation="sdpa",
+        local_files_only=True,
+        output_loading_info=True,
     )
+    if missing := sorted(report["missing_keys"]):
+        # the library would fill these with random numbers and only warn
+        raise ValueError(f"{len(missing)} weights are missing, the first is {missing[0]}")
     return model.to(device).eval().requires_grad_(requires_grad=False)
 
 

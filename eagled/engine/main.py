@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eagled.engine.params import RESERVED_TOKENS, Limits
+from eagled.engine.support import DTYPES, require_model_folder
 from eagled.errors import ConfigError, EagledError
 
 if TYPE_CHECKING:
@@ -109,6 +110,8 @@ def _check(config: EngineConfig) -> None:
         problems.append(f"context_length must be over {RESERVED_TOKENS}")
     if 0 < config.max_total_tokens <= RESERVED_TOKENS:
         problems.append(f"max_total_tokens must be over {RESERVED_TOKENS}, or 0")
+    if config.dtype not in DTYPES:
+        problems.append(f"dtype must be one of {', '.join(DTYPES)}, got {config.dtype!r}")
     if problems:
         raise ConfigError("the engine cannot start with these values", tuple(problems))
 
@@ -127,6 +130,7 @@ def _bound_socket(host: str, port: int) -> Iterator[socket.socket]:
 
 
 def _build(config: EngineConfig) -> Api:
+    require_model_folder(config.model_dir)
     import torch
 
     from eagled.engine.api import Api

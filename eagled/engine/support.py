@@ -18,6 +18,7 @@ _WHAT_WORKS = (
     "what works: decoder-only models with plain full attention (Llama, Qwen2, Qwen3, SmolLM2, "
     "Mistral without a window); serve others with SGLang and list its URL under [[servers]]"
 )
+DTYPES = ("auto", "bfloat16", "float16", "float32")
 _FULL = {"full_attention", "attention", "full"}
 _RECURRENT_KEYS = (
     "ssm_cfg",
@@ -51,6 +52,16 @@ def check_model_config(config: Any, context_length: int) -> None:  # noqa: ANN40
             f"the embedded engine cannot serve this model (model_type {kind!r})",
             (*problems, _WHAT_WORKS),
         )
+
+
+def require_model_folder(folder: Path) -> None:
+    """Check that `folder` can be a model folder at all, before anything heavy is imported.
+
+    Raises:
+        ConfigError: if it holds no configuration.
+    """
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"{folder} is not a model folder: it holds no config.json")
 
 
 def resolve_context_length(config: Any, wanted: int | None) -> int:  # noqa: ANN401 - as above
