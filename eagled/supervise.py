@@ -23,7 +23,7 @@ from eagled.config import Config
 
 logger = logging.getLogger(__name__)
 PARENT_ENV = "EAGLED_PARENT_PID"
-NAME_ENV = "EAGLED_WORKER_NAME"
+NAME_ENV = "EAGLED_WORKER"
 BACKOFF_FIRST_S = 1.0
 BACKOFF_MAX_S = 60.0
 HEALTHY_S = 60.0  # a worker that lived this long starts with the first back-off again
@@ -75,21 +75,18 @@ def worker_specs(config: Config, config_path: Path, socket: Path, logs: Path) ->
     names = [f"text-{i}" for i in range(config.daemon.text_workers)]
     specs = [_spec(name, "text", 1, config_path, socket, logs) for name in names]
     if config.extract.backend != "off":
-        threads = extract_threads(config, os.cpu_count() or 1)
+        threads = extract_threads(config, len(os.sched_getaffinity(0)))
         specs.append(_spec("extract-0", "extract", threads, config_path, socket, logs))
     return specs
 
 
 def extract_threads(config: Config, cores: int) -> int:
-    """Return the threads of the extraction worker: what is configured, within the free cores.
+    """Return the torch threads of the extraction worker: what is set, within the free cores.
 
-    Text workers hold no torch and are mostly idle; one core is left to them all when there are
-    more than two. OMP_NUM_THREADS of the daemon is a ceiling that its starter has set.
+    A core is left to each text worker, as `workers.extract.set_threads` does it.
     """
-    free = max(1, cores - 1) if cores > 2 else max(1, cores)  # noqa: PLR2004 - see above
-    given = os.environ.get("OMP_NUM_THREADS", "")
-    ceiling = min(free, int(given)) if given.isdecimal() and int(given) else free
-    return min(config.extract.threads, ceiling) if config.extract.threads else ceiling
+    free = max(1, cores - config.daemon.text_workers)
+    return min(config.extract.threads, cores) if config.extract.threads else free
 
 
 def _spec(
@@ -151,13 +148,16 @@ class Supervisor:
         while not self._stopping:
             began = loop.time()
             code, pid = await self._run_once(spec)
-            if self._stopping:
+            if self._is_stopping():
                 return
             if loop.time() - began > HEALTHY_S:
                 wait_s = BACKOFF_FIRST_S
             await self._report(WorkerExit(spec.name, pid, code, _tail(spec.log)))
             await asyncio.sleep(wait_s)
             wait_s = min(wait_s * 2, BACKOFF_MAX_S)
+
+    def _is_stopping(self) -> bool:
+        return self._stopping
 
     async def _run_once(self, spec: WorkerSpec) -> tuple[int, int]:
         _rotate(spec.log)

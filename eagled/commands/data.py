@@ -2,27 +2,177 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eagled.commands.common import ConfigOption, JsonOption, SetOption, load, say, say_json, warn
+from eagled.commands.common import (
+    ConfigOption,
+    JsonOption,
+    SetOption,
+    load,
+    say,
+    say_json,
+    say_table,
+    warn,
+)
+from eagled.errors import ArtifactError, UnreachableError, UsageError
 
 if TYPE_CHECKING:
-    from eagled.config import Config, DatasetConfig
+    from eagled.paths import StatePaths
+    from eagled.types import ShardRecord
+
+_NamesArgument = Annotated[list[str] | None, typer.Argument(help="Datasets; none is all.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to `app`."""
-    for command in (prep, profile, plan, vocab, verify):
+    for command in (prep, profile, verify):
         app.command()(command)
 
 
-def _chosen(config: Config, names: list[str] | None) -> list[DatasetConfig]:
-    from eagled.errors import ConfigError
+def prep(
+    names: _NamesArgument = None,
+    *,
+    force: Annotated[bool, typer.Option("--force", help="Replace what other inputs made.")] = False,
+    formats: Annotated[bool, typer.Option("--formats", help="List the row formats.")] = False,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Prepare datasets: rows become prompts, each rejected row gets a reason."""
+    if formats:
+        from eagled.readers import formats as known
 
-    if not config.datasets:
-        raise ConfigError("no dataset is configured: add [[datasets]] with name and source")
-    return [config.dataset(name) for name in names] if names else list(config.datasets)
+        say("\n".join(["auto", *(each.name for each in known())]))
+        return
+    from eagled.workers.prepare import prepare_all
+
+    results = prepare_all(load(config, settings).config, names or (), force=force)
+    if as_json:
+        say_json([_prep_json(result) for result in results])
+        return
+    for result in results:
+        state = "was prepared already" if result.skipped else "prepared"
+        say(f"{result.dataset} {state}: {result.rows} rows, {result.kept} kept, "
+            f"{result.turns} turns")  # fmt: skip
+        for reason, n in sorted(result.rejected.items()):
+            say(f"  {n} rejected: {reason}")
+
+
+def _prep_json(result: Any) -> dict[str, Any]:  # noqa: ANN401 - a PrepResult, whose module is heavy
+    return {
+        "dataset": result.dataset,
+        "folder": str(result.folder),
+        "rows": result.rows,
+        "kept": result.kept,
+        "turns": result.turns,
+        "rejected": dict(result.rejected),
+        "skipped": result.skipped,
+    }
+
+
+def profile(
+    names: _NamesArgument = None,
+    *,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show prompt lengths of prepared datasets and propose the lane cut."""
+    import dataclasses
+
+    from eagled.paths import StatePaths
+    from eagled.profile import join, propose_cut, read_profile, table
+
+    loaded = load(config, settings)
+    root = StatePaths(loaded.config.run.state_dir).datasets
+    chosen = names or [d.name for d in loaded.config.datasets]
+    if not chosen:
+        raise UsageError("no dataset is configured: add [[datasets]] with name and source")
+    profiles = {name: read_profile(root / name) for name in chosen}
+    cut = propose_cut(join(list(profiles.values())), loaded.config)
+    if as_json:
+        shown = {name: dataclasses.asdict(item) for name, item in profiles.items()}
+        say_json({"datasets": shown, "proposed_cut": cut})
+        return
+    for name, item in profiles.items():
+        say(table(name, item))
+    say(f"proposed context of the short lane: {cut}")
+
+
+def verify(
+    *,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Have damaged shards extracted again.")
+    ] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Re-read every shard and compare it with the database."""
+    from eagled.paths import StatePaths
+    from eagled.shards.verify import verify_shards
+
+    paths = StatePaths(load(config).config.run.state_dir)
+    expected = _expected(config, paths)
+    report = verify_shards(paths.shards, expected)
+    if as_json:
+        findings = [{"file": f.file, "uid": f.uid, "problem": f.problem} for f in report.findings]
+        say_json(
+            {
+                "ok": report.ok,
+                "files": report.files,
+                "samples": report.samples,
+                "tokens": report.tokens,
+                "bytes_read": report.bytes_read,
+                "findings": findings,
+            }
+        )
+    else:
+        for finding in report.findings:
+            warn(f"{finding.file} {finding.uid} {finding.problem}".replace("  ", " "))
+        say(f"{report.files} shards, {report.samples} samples, {report.tokens} tokens: "
+            f"{'all right' if report.ok else f'{len(report.findings)} findings'}")  # fmt: skip
+    if repair:
+        _drop(config, [name for name in report.bad_files if name in expected])
+    if not report.ok:
+        raise typer.Exit(ArtifactError.exit_code)
+
+
+def _expected(config: Path | None, paths: StatePaths) -> dict[str, ShardRecord]:
+    """Return the committed shards, from the daemon or, when there is none, from the database."""
+    from eagled.commands.common import call_get
+    from eagled.types import ShardRecord
+
+    try:
+        rows = call_get(config, "/v1/shards")["shards"]
+    except UnreachableError:
+        rows = _rows_of_database(paths)
+    names = ("name", "sha256", "file_bytes", "n_samples", "n_tokens", "manifest_hash")
+    return {
+        row["name"]: ShardRecord(*(row[name] for name in names))
+        for row in rows
+        if row["dropped"] is None
+    }
+
+
+def _rows_of_database(paths: StatePaths) -> list[dict[str, Any]]:
+    import dataclasses
+
+    from eagled.store import StateLock, StoreReader
+
+    if not paths.database.is_file():
+        return []
+    with StateLock(paths.lock), StoreReader(paths.database) as reader:
+        return [dataclasses.asdict(row) for row in reader.shards()]
+
+
+def _drop(config: Path | None, names: list[str]) -> None:
+    from eagled.commands.common import call_post
+
+    for name in names:
+        reply = call_post(config, f"/v1/shards/{name}/drop", {"reason": "eagled verify --repair"})
+        say(f"{name}: {reply['message']}")
+    if names:
+        say_table(("dropped",), [(name,) for name in names])

@@ -1,4 +1,4 @@
-"""`eagled db …`: looks after the database of a daemon that is not running; takes its lock."""
+"""`eagled db …`: check and copy the database, also beside a daemon; replace it without one."""
 
 from __future__ import annotations
 
@@ -27,12 +27,9 @@ def check(*, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Check every page, every counter and every stored answer."""
     import dataclasses
 
-    from eagled.store.lock import StateLock
     from eagled.store.tools import check_database
 
-    paths = _paths(config)
-    with StateLock(paths.lock):
-        report = check_database(paths)
+    report = check_database(_paths(config))
     if as_json:
         say_json({**dataclasses.asdict(report), "ok": report.ok})
     else:
@@ -45,16 +42,15 @@ def check(*, config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
 @app.command()
 def backup(
-    destination: Annotated[Path, typer.Argument(help="New file, or a folder for it.")],
+    destination: Annotated[
+        Path | None, typer.Argument(help="New file, or a folder for it; none is backups/.")
+    ] = None,
     config: ConfigOption = None,
 ) -> None:
     """Copy the database to a file and check the copy."""
-    from eagled.store.lock import StateLock
     from eagled.store.tools import backup as copy
 
-    paths = _paths(config)
-    with StateLock(paths.lock):
-        say(str(copy(paths, destination.absolute())))
+    say(str(copy(_paths(config), destination.absolute() if destination is not None else None)))
 
 
 @app.command()
@@ -67,8 +63,9 @@ def restore(
 
     paths = _paths(config)
     with StateLock(paths.lock):
-        put_back(paths, source.absolute())
-    say(f"restored {source}; `eagled run` goes on from there")
+        old = put_back(paths, source.absolute())
+    kept = f"; what was there is in {old}" if old is not None else ""
+    say(f"restored {source}{kept}; `eagled run` goes on from there")
 
 
 @app.command()

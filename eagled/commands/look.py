@@ -146,7 +146,7 @@ def samples(
     state: Annotated[str | None, typer.Option(help="Only those in this state.")] = None,
     dataset: Annotated[str | None, typer.Option(help="Only those of this dataset.")] = None,
     lane: Annotated[str | None, typer.Option(help="Only those of this lane.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Most rows.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=500, help="Most rows.")] = 50,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -164,7 +164,7 @@ def samples(
 
 def failures(
     *,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Most groups.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=500, help="Most groups.")] = 50,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -95,9 +95,9 @@ def top(config: ConfigOption = None) -> None:
 def demo(
     *,
     folder: Annotated[Path, typer.Option(help="Work folder; emptied first.")] = Path("demo-run"),
-    cache: Annotated[
-        Path, typer.Option(help="Where downloads are kept.")
-    ] = Path("~/.cache/eagled"),
+    cache: Annotated[Path, typer.Option(help="Where downloads are kept.")] = Path(
+        "~/.cache/eagled"
+    ),
     model: Annotated[Path | None, typer.Option(help="Your own model folder instead.")] = None,
 ) -> None:
     """Run the whole line on a small real model, with a crash in the middle, and check it."""

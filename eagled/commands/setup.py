@@ -68,8 +68,7 @@ def show_config(
 
 
 def doctor(
-    *,
-    config: ConfigOption = None, settings: SetOption = None, as_json: JsonOption = False
+    *, config: ConfigOption = None, settings: SetOption = None, as_json: JsonOption = False
 ) -> None:
     """Look at everything a run needs and say what to do; changes nothing."""
     from eagled.doctor import Verdict, examine

@@ -6,16 +6,15 @@ The daemon implements `Actions`; the store does the rest. Handlers hold no state
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from aiohttp import web
 
-if TYPE_CHECKING:
-    from eagled.control.desks import ExtractDesk, TextDesk
-    from eagled.store import Store
+from eagled.control.desks import ExtractDesk, TextDesk
+from eagled.control.doorbell import Doorbell
+from eagled.store import Store
 
 
 class Actions(Protocol):
@@ -45,26 +44,11 @@ class Actions(Protocol):
     async def pause_extraction(self, *, paused: bool, uid: int) -> str:
         """Start or pause extraction."""
 
+    def work_added(self) -> None:
+        """Look for samples that were queued."""
+
     async def changed(self) -> None:
         """Take over lanes, priorities and limits that were changed in the store."""
-
-
-class Doorbell:
-    """Wakes those who wait for work; missing a ring costs them at most their own timeout."""
-
-    def __init__(self) -> None:
-        self._event = asyncio.Event()
-
-    def ring(self) -> None:
-        """Wake everyone who waits now."""
-        self._event.set()
-        self._event = asyncio.Event()
-
-    async def wait(self, timeout_s: float) -> None:
-        """Wait for a ring, at most `timeout_s`."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._event.wait()
 
 
 @dataclass

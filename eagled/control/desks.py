@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from eagled.control.context import Doorbell
+from eagled.control.doorbell import Doorbell
 from eagled.control.protocol import CLAIM_WAIT_S
 from eagled.types import ExtractJob, Fence, ShardMember, ShardRecord, TextJob, TextVerdict
 

@@ -18,7 +18,8 @@ from eagled.errors import UsageError
 from eagled.store.records import SampleFilter
 from eagled.types import SampleState
 
-_MAX_ROWS = 1000
+_MAX_ROWS = 500
+_MAX_ID = (1 << 63) - 1
 _METRICS_TYPE = "text/plain; version=0.0.4"
 
 
@@ -79,10 +80,11 @@ async def metrics(request: web.Request) -> web.StreamResponse:
 
 
 async def samples(request: web.Request) -> web.StreamResponse:
-    """GET /v1/samples?state=&dataset=&lane=&reason=&limit=: rows, newest last."""
+    """GET /v1/samples?state=&dataset=&lane=&reason=&after=&limit=: rows of ascending id."""
     wanted = _filter(request.query)
     limit = number_in(request, "limit", 50, _MAX_ROWS)
-    rows = await request.app[CONTROL].store.samples(wanted, limit)
+    after = number_in(request, "after", 0, _MAX_ID)
+    rows = await request.app[CONTROL].store.samples(wanted, after=after, limit=limit)
     return json_reply({"samples": [_plain(row) for row in rows]})
 
 

@@ -62,8 +62,12 @@ async def serve_control(control: Control, path: Path, metrics_port: int = 0) -> 
     finally:
         await runner.cleanup()
         sock.close()
-        with contextlib.suppress(OSError):
-            path.unlink()
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()
 
 
 def bind_socket(path: Path) -> sockets.socket:

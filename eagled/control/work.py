@@ -78,7 +78,7 @@ async def settle_text(request: web.Request, control: Control) -> dict[str, Any]:
     body = await body_of(request, bodies.TextSettleBody)
     verdicts = [from_wire(TextVerdict, item) for item in body.verdicts]
     settled = await control.text.settle(verdicts)
-    await control.actions.changed()
+    control.actions.work_added()
     return {"settled": settled}
 
 

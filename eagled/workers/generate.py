@@ -84,7 +84,10 @@ class GenerationStore(OutcomeStore, SettingsStore, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ServerMetrics:
-    """One server right now; `fingerprint` is the short hash stored with answers."""
+    """One server right now; `fingerprint` is the short hash stored with answers.
+
+    `model` is the name it serves, empty before it has answered; `detail` says why it is not up.
+    """
 
     url: str
     state: str
@@ -95,15 +98,21 @@ class ServerMetrics:
     stale_resends: int
     fingerprint: str
     version: str
+    model: str
+    detail: str
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratorMetrics:
-    """Everything the status page shows of generation."""
+    """Everything the status page shows of generation.
+
+    `oldest_s` is how long the oldest request has been at a server; None when there is none.
+    """
 
     lanes: dict[str, LaneMetrics]
     servers: tuple[ServerMetrics, ...]
     draining: bool
+    oldest_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +292,9 @@ class Generator:
         now = self._clock.monotonic()
         lanes = {name: lane.metrics(now) for name, lane in self._lanes.items()}
         servers = tuple(_server_metrics(e) for e in self._router.endpoints)
-        return GeneratorMetrics(lanes, servers, self._draining)
+        started = [f.started_at for e in self._router.endpoints for f in e.flights]
+        oldest_s = now - min(started) if started else None
+        return GeneratorMetrics(lanes, servers, self._draining, oldest_s)
 
     # -- lanes
 
@@ -492,4 +503,6 @@ def _server_metrics(endpoint: Endpoint) -> ServerMetrics:
         stale_resends=endpoint.client.stale_resends,
         fingerprint=endpoint.fingerprint_short,
         version=endpoint.identity.version if endpoint.identity else "",
+        model=endpoint.identity.served_name if endpoint.identity else "",
+        detail=endpoint.detail,
     )

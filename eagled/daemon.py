@@ -1,0 +1,374 @@
+"""`eagled run`: the daemon, from the lock to the last line in the database.
+
+Guarantee: one daemon a state directory; nothing is sent or handed out before what an earlier
+daemon left is put right; SIGTERM or SIGINT ends it with exit code 0 within
+`daemon.stop_timeout_s` plus `CLOSE_S`, whatever it is doing, and a second signal cuts the waiting
+short. Requests in flight are finished or given back, uncharged. It starts although its servers
+are down and waits for them.
+
+Decisions:
+- Fail-stop: if the store or the generator cannot go on, the daemon ends with a code that says why.
+- READY comes after recovery and before prepared datasets are read: that can take minutes.
+- Whoever still computes in a thread at the end (a merge) is left behind: its files are temporary.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import logging
+import os
+import signal
+from collections.abc import Awaitable, Coroutine, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+from eagled.artifacts import disk_error
+from eagled.clock import SystemClock
+from eagled.config import Config, SamplingConfig
+from eagled.config_load import LoadedConfig
+from eagled.control.context import Control
+from eagled.control.desks import ExtractDesk, TextDesk
+from eagled.control.doorbell import Doorbell
+from eagled.control.protocol import check_socket_path
+from eagled.control.server import serve_control
+from eagled.daemon_actions import DaemonActions
+from eagled.daemon_log import set_up_logging
+from eagled.daemon_runtime import (
+    EXTRACT_SETTING,
+    HOLD_SETTING,
+    AlarmBoard,
+    Runtime,
+    lane_chooser,
+)
+from eagled.daemon_shards import reconcile_shards
+from eagled.daemon_watch import TICK_S, Watch
+from eagled.disk import DiskGovernor
+from eagled.errors import DiskError, EagledError, StoreError
+from eagled.lanes import ordered_lanes
+from eagled.limits import raise_file_limit
+from eagled.notify import Notifier
+from eagled.paths import StatePaths
+from eagled.printable import printable
+from eagled.progress import Progress
+from eagled.sampling import ResolvedSampling, model_defaults, resolve_sampling
+from eagled.server.client import SglangClient
+from eagled.server.model_folder import read_model_facts
+from eagled.shards.target import resolve_model
+from eagled.socket_path import daemon_socket
+from eagled.store import LaneRow, StateLock, Store
+from eagled.supervise import STOP_S, Supervisor, WorkerExit, worker_specs
+from eagled.types import EventKind
+from eagled.workers.generate import Generator
+
+logger = logging.getLogger(__name__)
+CLOSE_S = 30.0  # for everything after the requests have ended: workers, socket, database
+STORE_CLOSE_S = 20.0
+START_EXTEND_S = 120.0  # asked of systemd before a recovery that may read the whole database
+_FOLDERS = ("datasets", "corpora", "shards", "logs")
+
+
+class _StopEarlyError(Exception):
+    """A signal came while the daemon was starting."""
+
+
+def run_daemon(loaded: LoadedConfig) -> int:
+    """Run until a signal or a fault; return the exit code.
+
+    Raises:
+        StopError: if the daemon cannot start or go on; nothing finished is lost.
+    """
+    faulthandler.enable()
+    set_up_logging()
+    return asyncio.run(Daemon(loaded).run())
+
+
+class Daemon:
+    """One life of the daemon."""
+
+    def __init__(self, loaded: LoadedConfig) -> None:
+        self._loaded = loaded
+        self._config = loaded.config
+        self._paths = StatePaths(loaded.config.run.state_dir)
+        self._notifier = Notifier.from_environ()
+        self._clock = SystemClock()
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._background: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> int:
+        """Start, work, stop; return the exit code."""
+        with self._signals():
+            async with AsyncExitStack() as stack:
+                try:
+                    runtime, actions = await self._startup(stack)
+                except _StopEarlyError:
+                    logger.info("stopped while starting")
+                    return 0
+                try:
+                    await self._main_loop(runtime, actions)
+                finally:
+                    await self._shutdown(runtime)
+        logger.info("stopped")
+        return 0
+
+    # -- start
+
+    async def _startup(self, stack: AsyncExitStack) -> tuple[Runtime, DaemonActions]:
+        """Bring everything up in an order in which nothing is handed out too early."""
+        config, paths = self._config, self._paths
+        socket = check_socket_path(daemon_socket(config.daemon.socket, paths.root, os.environ))
+        raise_file_limit(config)
+        prepare_folders(paths)
+        stack.enter_context(StateLock(paths.lock))
+        self._go_on("opening the database")
+        self._notifier.extend(START_EXTEND_S)
+        store = await Store.open(paths, clock=self._clock, create=True)
+        stack.push_async_callback(_bounded, store.close(), STORE_CLOSE_S, "closing the database")
+        self._go_on("checking shards")
+        await store.sync_lanes(_lane_rows(config), lane_of=lane_chooser(config, []))
+        set_aside = await reconcile_shards(store, paths)
+        self._go_on("connecting")
+        runtime = await self._assemble(stack, store)
+        for line in (*store.recovery.warnings, *set_aside):
+            runtime.board.raise_(f"start:{line[:40]}", line)
+        actions = DaemonActions(runtime)
+        await self._begin(stack, runtime, actions, socket)
+        return runtime, actions
+
+    def _go_on(self, what: str) -> None:
+        """Say what comes next, unless a signal has come."""
+        if self._stop.is_set():
+            raise _StopEarlyError
+        logger.info("starting: %s", what)
+        self._notifier.status(f"starting: {what}")
+
+    async def _assemble(self, stack: AsyncExitStack, store: Store) -> Runtime:
+        """Connect store, clients and generator."""
+        config, clock = self._config, self._clock
+        folder = resolve_model(config.target.model, config.target.revision)
+        vocab = read_model_facts(folder).vocab_size
+        defaults = model_defaults(folder)
+        clients = [
+            await stack.enter_async_context(SglangClient(s, config.generation, vocab_size=vocab))
+            for s in config.servers
+        ]
+        sampling = partial(_resolve, config, defaults=defaults)
+        generator = Generator(store, clients, config, clock, sampling=sampling, vocab_size=vocab)
+        bell = Doorbell()
+        settings = await store.settings()
+        runtime = Runtime(
+            loaded=self._loaded,
+            paths=self._paths,
+            clock=clock,
+            notifier=self._notifier,
+            store=store,
+            generator=generator,
+            clients=clients,
+            doorbell=bell,
+            text=TextDesk(store, bell, lane_chooser(config, clients)),
+            extract=ExtractDesk(store, bell, lambda: not runtime.extraction_reason()),
+            governor=DiskGovernor(config.disk, clock),
+            progress=Progress(),
+            board=AlarmBoard(clock),
+            started_ms=clock.now_ms(),
+            hold=settings.get(HOLD_SETTING, ""),
+            extraction_paused=bool(settings.get(EXTRACT_SETTING)),
+            corpus_frozen=any(self._paths.corpora.glob("v*/manifest.json")),
+        )
+        return runtime
+
+    async def _begin(
+        self, stack: AsyncExitStack, runtime: Runtime, actions: DaemonActions, socket: Path
+    ) -> None:
+        """Open the socket, start generation and workers, and say that the daemon is ready."""
+        store, config = runtime.store, self._config
+        control = Control(store, actions, runtime.text, runtime.extract, runtime.doorbell)
+        await stack.enter_async_context(serve_control(control, socket, config.daemon.metrics_port))
+        runtime.apply_hold()
+        await runtime.generator.start()
+        self._spawn(_ring_on_results(runtime), "doorbell")
+        self._spawn(actions.enqueue_all(), "enqueue")
+        specs = worker_specs(config, self._loaded.path, socket, self._paths.logs)
+        runtime.supervisor = Supervisor(
+            specs, partial(_worker_started, runtime), partial(_worker_ended, runtime)
+        )
+        runtime.supervisor.start()
+        found = store.recovery
+        detail = f"epoch {store.epoch}, {found.requeued} samples queued again"
+        await store.add_event(EventKind.DAEMON_STARTED, config.run.name, detail)
+        logger.info("ready socket=%s %s", socket, detail)
+        self._notifier.ready(detail)
+
+    def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._background.add(task)
+        task.add_done_callback(self._background_done)
+
+    def _background_done(self, task: asyncio.Task[None]) -> None:
+        self._background.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a background task failed name=%s", task.get_name(), exc_info=error)
+
+    # -- work
+
+    async def _main_loop(self, runtime: Runtime, actions: DaemonActions) -> None:
+        """Keep house until a signal, or until the store or the generator cannot go on."""
+        watch = Watch(runtime, actions)
+        stop = asyncio.create_task(self._stop.wait(), name="signal")
+        failed = asyncio.create_task(runtime.generator.failed(), name="generator fault")
+        ends: set[asyncio.Future[object]] = {stop, failed, runtime.store.failed}  # type: ignore[arg-type] # three kinds of result, only their end matters
+        try:
+            while True:
+                await watch.tick()
+                done, _ = await asyncio.wait(
+                    ends, timeout=TICK_S, return_when=asyncio.FIRST_COMPLETED
+                )
+                if runtime.store.failed in done:
+                    raise _store_failure(runtime.store.failed.result())
+                if failed in done:
+                    failed.result()
+                if stop in done:
+                    return
+        finally:
+            stop.cancel()
+            failed.cancel()
+
+    # -- stop
+
+    async def _shutdown(self, runtime: Runtime) -> None:
+        """Finish or give back what runs; every step has its own time limit."""
+        runtime.stopping = True
+        stop_s = 0.0 if self._hurry.is_set() else self._config.daemon.stop_timeout_s
+        in_flight = sum(m.in_flight for m in runtime.generator.metrics().lanes.values())
+        logger.info("stopping in_flight=%s timeout_s=%g", in_flight, stop_s)
+        self._notifier.stopping(f"stopping: {in_flight} requests are being finished")
+        self._notifier.extend(stop_s + CLOSE_S)
+        runtime.doorbell.ring()
+        for task in self._background:
+            task.cancel()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._stop_generator(runtime, stop_s))
+            group.create_task(self._stop_workers(runtime, stop_s))
+        await _bounded(self._last_words(runtime), STOP_S, "the last event")
+
+    async def _stop_generator(self, runtime: Runtime, stop_s: float) -> None:
+        task = asyncio.create_task(runtime.generator.stop(stop_s), name="stop generator")
+        hurry = asyncio.create_task(self._hurry.wait(), name="hurry")
+        try:
+            await asyncio.wait({task, hurry}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                await _bounded(runtime.generator.stop(0.0), CLOSE_S, "giving requests back")
+            left = await task
+            if left:
+                logger.info("given back unfinished n=%s", left)
+        except Exception:
+            logger.exception("the generator did not stop in order; the next start requeues")
+        finally:
+            hurry.cancel()
+
+    async def _stop_workers(self, runtime: Runtime, stop_s: float) -> None:
+        if runtime.supervisor is not None:
+            await _bounded(runtime.supervisor.stop(stop_s + STOP_S), stop_s + CLOSE_S, "workers")
+
+    async def _last_words(self, runtime: Runtime) -> None:
+        await runtime.store.release_extract()
+        await runtime.store.add_event(EventKind.DAEMON_STOPPED, self._config.run.name, "in order")
+
+    # -- signals
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, number)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+                signal.signal(number, signal.SIG_IGN)  # nothing is left to cut short
+
+    def _on_signal(self, number: int) -> None:
+        if self._stop.is_set():
+            logger.warning("%s again: not waiting any longer", signal.Signals(number).name)
+            self._hurry.set()
+        else:
+            logger.info("%s: stopping", signal.Signals(number).name)
+            self._stop.set()
+
+
+def prepare_folders(paths: StatePaths) -> None:
+    """Make the state directory and see that it can be written.
+
+    Raises:
+        DiskError: naming the folder and what to do.
+    """
+    probe = paths.root / ".write-test"
+    try:
+        paths.root.mkdir(mode=0o750, parents=True, exist_ok=True)
+        for name in _FOLDERS:
+            (paths.root / name).mkdir(exist_ok=True)
+        probe.write_bytes(b"x")
+        probe.unlink()
+    except OSError as exc:
+        known = disk_error(exc, paths.root)
+        raise known or DiskError(
+            f"run.state_dir: cannot use {paths.root}: {exc.strerror}; set another folder"
+        ) from exc
+
+
+def _lane_rows(config: Config) -> list[LaneRow]:
+    return [
+        LaneRow(name, i, lane.context, lane.limit)
+        for i, (name, lane) in enumerate(ordered_lanes(config))
+    ]
+
+
+def _resolve(config: Config, dataset: str, *, defaults: SamplingConfig) -> ResolvedSampling:
+    return resolve_sampling(config, dataset, defaults)
+
+
+async def _bounded(work: Awaitable[object], timeout_s: float, what: str) -> None:
+    """Wait for `work` at most `timeout_s`; a failure or a timeout is logged, not raised."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await work
+    except TimeoutError:
+        logger.error("gave up waiting for what=%r after_s=%g", what, timeout_s)  # noqa: TRY400 - the traceback is that of the timer
+    except Exception:
+        logger.exception("failed: what=%r", what)
+
+
+async def _ring_on_results(runtime: Runtime) -> None:
+    """Wake the workers when something was committed that may be work for them."""
+    while True:
+        with runtime.store.subscribe() as results:
+            async for _ in results:
+                runtime.doorbell.ring()
+            if not results.dropped:
+                return
+
+
+async def _worker_started(runtime: Runtime, name: str, pid: int) -> None:
+    await runtime.store.add_event(EventKind.WORKER_STARTED, name, f"pid {pid}")
+
+
+async def _worker_ended(runtime: Runtime, ended: WorkerExit) -> None:
+    """Take back what a dead worker held, and say why it died."""
+    runtime.text.release(ended.pid)
+    await runtime.extract.release(ended.pid)
+    last = ended.tail.splitlines()[-1] if ended.tail else "no output"
+    detail = f"exit code {ended.code}: {last}"
+    await runtime.store.add_event(EventKind.WORKER_DIED, ended.name, printable(detail))
+    log = runtime.paths.logs / f"{ended.name}.log"
+    text = f"worker {ended.name} ended with {ended.code}: {last} (see {log}); it is started again"
+    runtime.board.raise_(f"worker:{ended.name}", text, "error")
+
+
+def _store_failure(cause: BaseException) -> EagledError:
+    """Return what ends the daemon when the store has failed."""
+    if isinstance(cause, EagledError):
+        return cause
+    return StoreError(f"the database writer failed: {printable(cause)}; start again to check it")

@@ -1,0 +1,134 @@
+"""What the parts of a running daemon share: its resources, its live settings, its alarms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from eagled.clock import Clock
+from eagled.config import Config
+from eagled.config_load import LoadedConfig
+from eagled.control.desks import ExtractDesk, TextDesk
+from eagled.control.doorbell import Doorbell
+from eagled.disk import DiskGovernor, DiskView
+from eagled.lanes import lane_for
+from eagled.notify import Notifier
+from eagled.paths import StatePaths
+from eagled.printable import printable
+from eagled.progress import Progress
+from eagled.server.client import SglangClient
+from eagled.server.protocol import Load
+from eagled.status import Alarm
+from eagled.store import Store
+from eagled.supervise import Supervisor
+from eagled.workers.generate import Generator
+
+LaneOf = Callable[[int], str | None]
+HOLD_SETTING = "hold"  # "", "paused" or "draining": an operator stopped everything
+EXTRACT_SETTING = "extraction_paused"  # "1" when an operator stopped extraction
+
+
+class AlarmBoard:
+    """What a person should look at now; an alarm keeps the time at which it was first raised."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._alarms: dict[str, Alarm] = {}
+
+    def raise_(self, kind: str, text: str, level: str = "warn") -> None:
+        """Raise an alarm, or change the words of one that is up."""
+        since = self._alarms[kind].since_ms if kind in self._alarms else self._clock.now_ms()
+        self._alarms[kind] = Alarm(kind, level, printable(text), since)
+
+    def clear(self, kind: str) -> None:
+        """Take an alarm back."""
+        self._alarms.pop(kind, None)
+
+    def keep(self, kind: str, text: str, *, when: bool, level: str = "warn") -> None:
+        """Raise or take back, by `when`."""
+        if when:
+            self.raise_(kind, text, level)
+        else:
+            self.clear(kind)
+
+    def all(self) -> list[Alarm]:
+        """Return the alarms, oldest first."""
+        return sorted(self._alarms.values(), key=lambda alarm: alarm.since_ms)
+
+
+@dataclass
+class Runtime:
+    """One running daemon.
+
+    Attributes:
+        hold: "paused" or "draining" while an operator has stopped everything.
+        extraction_paused: an operator has stopped extraction.
+        stopping: shutdown has begun.
+        enqueueing: prepared folders that are being read.
+        corpus_frozen: a corpus exists (what `extract.start = "after_merge"` waits for).
+        disk: the governor's last view; None before the first.
+        loads: what each server's load endpoint said last, by address.
+    """
+
+    loaded: LoadedConfig
+    paths: StatePaths
+    clock: Clock
+    notifier: Notifier
+    store: Store
+    generator: Generator
+    clients: Sequence[SglangClient]
+    doorbell: Doorbell
+    text: TextDesk
+    extract: ExtractDesk
+    governor: DiskGovernor
+    progress: Progress
+    board: AlarmBoard
+    started_ms: int
+    supervisor: Supervisor | None = None
+    hold: str = ""
+    extraction_paused: bool = False
+    stopping: bool = False
+    enqueueing: int = 0
+    corpus_frozen: bool = False
+    disk: DiskView | None = None
+    loads: dict[str, Load] = field(default_factory=dict)
+
+    @property
+    def config(self) -> Config:
+        """The configuration."""
+        return self.loaded.config
+
+    def extraction_reason(self) -> str:
+        """Return why no sample is handed to extraction now; empty if it goes on."""
+        if self.stopping:
+            return "the daemon is stopping"
+        if self.hold:
+            return f"the run is {self.hold}"
+        if self.extraction_paused:
+            return "paused by an operator"
+        if self.config.extract.start == "after_merge" and not self.corpus_frozen:
+            return "waits for `eagled merge`"
+        return self.disk.reason if self.disk is not None and self.disk.paused else ""
+
+    def apply_hold(self) -> None:
+        """Let the generator claim, or not, as hold and disk say."""
+        critical = self.disk is not None and self.disk.critical
+        if self.hold or critical:
+            self.generator.drain()
+        else:
+            self.generator.undrain()
+
+
+def server_context(clients: Sequence[SglangClient]) -> int | None:
+    """Return the smallest context of the servers that have said theirs; None if none has."""
+    known = [c.limits.context for c in clients if c.limits.context is not None]
+    return min(known, default=None)
+
+
+def lane_chooser(config: Config, clients: Sequence[SglangClient]) -> LaneOf:
+    """Return the function that gives the lane for a prompt's tokens, with what servers say."""
+
+    def lane_of(n_prompt: int) -> str | None:
+        return lane_for(config, n_prompt, server_context=server_context(clients))
+
+    return lane_of

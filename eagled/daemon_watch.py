@@ -1,0 +1,196 @@
+"""Housekeeping of the daemon: once a second, never in anybody's way.
+
+Guarantee: systemd's watchdog is answered only while the event loop turns in time and the store's
+writer moves; what stands still is said in an alarm first. Disk, snapshot and load reads happen in
+threads or with their own time limit. A failing chore is logged and tried again, never fatal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from eagled.artifacts import write_json
+from eagled.daemon_actions import DaemonActions
+from eagled.daemon_runtime import Runtime
+from eagled.daemon_shards import shard_totals
+from eagled.disk import DiskLoad, DiskView, file_system, folder_bytes
+from eagled.errors import EagledError
+from eagled.progress import Point
+from eagled.server.client import SglangClient
+from eagled.status import bytes_per_token, finished_of, status_line, tokens_left
+from eagled.types import EventKind
+
+logger = logging.getLogger(__name__)
+TICK_S = 1.0
+DISK_EVERY_S = 5.0
+SNAPSHOT_EVERY_S = 3.0
+LOADS_EVERY_S = 5.0
+LOADS_TIMEOUT_S = 3.0
+IDLE_ALARM_S = 60.0  # queued work, open lanes, a server that is up, and nothing sent for so long
+LAG_WARN_S = 0.5
+_WATCHDOG_SHARE = 0.5  # of its period: how stale the last sign of life may be
+
+
+class Watch:
+    """Runs the chores that are due; `tick` is called about once a second."""
+
+    def __init__(self, runtime: Runtime, actions: DaemonActions) -> None:
+        self._run = runtime
+        self._actions = actions
+        now = runtime.clock.monotonic()
+        self._due: dict[str, float] = {}
+        self._last_tick = now
+        self._moved_at = now
+        self._commits = -1
+        self._sent_at = now
+
+    async def tick(self) -> None:
+        """Do what is due."""
+        now = self._run.clock.monotonic()
+        lag_s, self._last_tick = now - self._last_tick - TICK_S, now
+        if lag_s > LAG_WARN_S:
+            logger.warning("event loop late by_s=%.2f", lag_s)
+        self._ping(now)
+        chores: tuple[tuple[str, float, Callable[[], Awaitable[None]]], ...] = (
+            ("desks", TICK_S, self._sweep),
+            ("disk", DISK_EVERY_S, self._look_at_disk),
+            ("loads", LOADS_EVERY_S, self._ask_servers),
+            ("progress", TICK_S, self._remember),
+            ("alarms", TICK_S, self._judge),
+            ("snapshot", SNAPSHOT_EVERY_S, self._write_snapshot),
+        )
+        for name, every_s, chore in chores:
+            if now >= self._due.get(name, 0.0):
+                self._due[name] = now + every_s
+                await _guarded(name, chore)
+
+    # -- signs of life
+
+    def _ping(self, now: float) -> None:
+        """Answer the watchdog if the writer moves; this call itself shows that the loop does."""
+        run, store = self._run, self._run.store
+        if store.commits != self._commits or not store.queue_depth:
+            self._commits, self._moved_at = store.commits, now
+        still_s = now - self._moved_at
+        period_s = run.notifier.watchdog_s
+        if store.failed.done() or (period_s and still_s > period_s * _WATCHDOG_SHARE):
+            run.notifier.status(f"the database writer has not moved for {still_s:.0f} s")
+            return
+        run.notifier.watchdog()
+
+    # -- chores
+
+    async def _sweep(self) -> None:
+        self._run.text.sweep()
+        await self._run.extract.sweep()
+
+    async def _look_at_disk(self) -> None:
+        run = self._run
+        counters = await run.store.counters()
+        totals = shard_totals(await run.store.shards())
+        used = await asyncio.to_thread(folder_bytes, run.paths.root)
+        space = await asyncio.to_thread(file_system, run.paths.root)
+        per_token = bytes_per_token(totals)
+        off = run.config.extract.backend == "off"
+        load = DiskLoad(
+            used_bytes=used,
+            tokens_left=0 if off else tokens_left(counters, totals),
+            bytes_per_token=per_token,
+            bytes_per_s=run.progress.shard_byte_rate(),
+            pending_bytes=round(run.extract.pending_tokens * per_token) if per_token else 0,
+        )
+        before, run.disk = run.disk, run.governor.look(space, load)
+        await self._tell_disk(before, run.disk)
+        run.apply_hold()
+
+    async def _tell_disk(self, before: DiskView | None, view: DiskView) -> None:
+        """Write an event when the governor changes its mind, and keep its alarms."""
+        run = self._run
+        if view.paused != (before is not None and before.paused):
+            kind = EventKind.DISK_LOW if view.paused else EventKind.DISK_OK
+            await run.store.add_event(kind, str(run.paths.root), view.reason or "room again")
+            run.doorbell.ring()
+        run.board.keep("disk", view.reason, when=view.paused, level="error")
+        text = "the disk is nearly full: generation waits until there is room"
+        run.board.keep("disk_full", text, when=view.critical, level="error")
+        short = view.projected_bytes is not None and view.full_at_ms is not None
+        text = "the disk will be full before the work is done; see `eagled plan`"
+        run.board.keep("disk_short", text, when=short)
+
+    async def _ask_servers(self) -> None:
+        """Read each server's load while it has work of ours; it is shown, nothing depends on it."""
+        busy = {s.url for s in self._run.generator.metrics().servers if s.in_flight}
+        clients = [c for c in self._run.clients if c.url in busy]
+        self._run.loads = {url: v for url, v in self._run.loads.items() if url in busy}
+        await asyncio.gather(*(self._ask(client) for client in clients))
+
+    async def _ask(self, client: SglangClient) -> None:
+        try:
+            load = await client.loads(LOADS_TIMEOUT_S)
+        except EagledError:
+            load = None
+        if load is None:
+            self._run.loads.pop(client.url, None)
+        else:
+            self._run.loads[client.url] = load
+
+    async def _remember(self) -> None:
+        run = self._run
+        now = run.clock.monotonic()
+        if not run.progress.due(now):
+            return
+        lanes = run.generator.metrics().lanes
+        totals = shard_totals(await run.store.shards())
+        run.progress.add(
+            Point(
+                at=now,
+                out_rates={name: m.out_tok_per_s for name, m in lanes.items()},
+                finished=finished_of(await run.store.counters()),
+                extracted=totals.samples,
+                shard_tokens=totals.tokens,
+                shard_bytes=totals.n_bytes,
+            )
+        )
+
+    async def _write_snapshot(self) -> None:
+        document = await self._actions.status()
+        self._run.notifier.status(status_line(document))
+        await asyncio.to_thread(write_json, self._run.paths.snapshot, document)
+
+    # -- alarms
+
+    async def _judge(self) -> None:
+        run = self._run
+        document = await self._actions.status()
+        for i, text in enumerate(run.store.alarms):
+            run.board.raise_(f"store:{i}", text, "error")
+        for server in document["servers"]:
+            away = server["state"] not in ("up", "trial")
+            text = f"server {server['url']} is {server['state']}: {server['error'] or 'no answer'}"
+            run.board.keep(f"server:{server['url']}", text, when=away, level="error")
+        waits = any(lane["queued"] for lane in document["lanes"].values())
+        text = "no server is configured: add [[servers]]; samples wait"
+        run.board.keep("no_server", text, when=waits and not document["servers"], level="error")
+        self._judge_standstill(document)
+
+    def _judge_standstill(self, document: dict[str, Any]) -> None:
+        """Queued work, nothing that holds it, and still nothing sent: that is a fault."""
+        now = self._run.clock.monotonic()
+        lanes = document["lanes"].values()
+        open_work = any(lane["queued"] and not lane["paused"] for lane in lanes)
+        sent = any(lane["in_flight"] for lane in lanes)
+        up = any(server["state"] == "up" for server in document["servers"])
+        if sent or not open_work or not up or self._run.hold:
+            self._sent_at = now
+        text = f"samples are queued, but none was sent for {now - self._sent_at:.0f} s"
+        self._run.board.keep("standstill", text, when=now - self._sent_at > IDLE_ALARM_S)
+
+
+async def _guarded(name: str, chore: Callable[[], Awaitable[None]]) -> None:
+    try:
+        await chore()
+    except Exception:
+        logger.exception("housekeeping failed chore=%s", name)

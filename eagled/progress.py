@@ -1,0 +1,87 @@
+"""How fast the run goes, remembered for the last quarter of an hour.
+
+Guarantee: constant memory; every rate and time left is a quotient of what this run really did, and
+None while that is not known.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+EVERY_S = 5.0
+SPAN_S = 900.0
+_KEEP = int(SPAN_S / EVERY_S)
+_LEAST_S = 10.0  # a rate over less says nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What had happened by one moment.
+
+    Attributes:
+        at: monotonic seconds.
+        out_rates: answer tokens a second by lane, as the generator measures them.
+        finished: samples whose generation is over, by lane and by dataset ("lane:x", "dataset:y").
+        extracted: samples in shards.
+        shard_tokens: tokens in shards.
+        shard_bytes: bytes in shards.
+    """
+
+    at: float
+    out_rates: Mapping[str, float]
+    finished: Mapping[str, int]
+    extracted: int
+    shard_tokens: int
+    shard_bytes: int
+
+
+class Progress:
+    """The points of the last `SPAN_S` seconds."""
+
+    def __init__(self) -> None:
+        self._points: deque[Point] = deque(maxlen=_KEEP)
+
+    def due(self, now: float) -> bool:
+        """Return whether it is time for another point."""
+        return not self._points or now - self._points[-1].at >= EVERY_S
+
+    def add(self, point: Point) -> None:
+        """Remember a point."""
+        self._points.append(point)
+
+    def out_history(self, lane: str) -> list[float]:
+        """Return answer tokens a second of a lane, oldest first, one every `EVERY_S` seconds."""
+        return [round(point.out_rates.get(lane, 0.0), 2) for point in self._points]
+
+    def finish_rate(self, key: str) -> float | None:
+        """Return samples finished a second in a lane or dataset."""
+        return self._rate(lambda point: point.finished.get(key, 0))
+
+    def extract_rate(self) -> float | None:
+        """Return samples extracted a second."""
+        return self._rate(lambda point: point.extracted)
+
+    def shard_token_rate(self) -> float | None:
+        """Return tokens put into shards a second."""
+        return self._rate(lambda point: point.shard_tokens)
+
+    def shard_byte_rate(self) -> float | None:
+        """Return bytes of shards written a second."""
+        return self._rate(lambda point: point.shard_bytes)
+
+    def _rate(self, value: Callable[[Point], int]) -> float | None:
+        """Return the mean growth a second over the points; None when nothing grew."""
+        if len(self._points) < 2:  # noqa: PLR2004 - a difference needs two
+            return None
+        first, last = self._points[0], self._points[-1]
+        grown, seconds = value(last) - value(first), last.at - first.at
+        return grown / seconds if seconds >= _LEAST_S and grown > 0 else None
+
+
+def time_left(n: int, rate: float | None) -> float | None:
+    """Return the seconds that `n` more take; 0 when there are none, None when unknown."""
+    if n == 0:
+        return 0.0
+    return n / rate if rate else None
