@@ -12,6 +12,7 @@ import unicodedata
 
 from eagled.text.messages import Conversation, Message, Role, to_json
 from eagled.tokens import make_uid
+from eagled.types import Mode
 
 _SPACE = re.compile(r"\s+")
 _SHORT_CHARS = 16  # below it a first question ("Hi") says too little: all user turns count
@@ -33,8 +34,18 @@ def dedup_key(messages: tuple[Message, ...]) -> bytes:
 
 
 def conversation_uid(dataset: str, conversation: Conversation) -> bytes:
-    """Return the 16-byte identity of a conversation inside its dataset."""
-    value = {"messages": to_json(conversation.messages), "tools": conversation.tools}
+    """Return the 16-byte identity of a conversation inside its dataset.
+
+    Answers that will be regenerated are no part of it: the same question with another recorded
+    answer is the same work, whichever of the two rows comes first in the file.
+    """
+    messages = to_json(conversation.messages)
+    if conversation.mode is Mode.REGENERATE:
+        for target in conversation.targets:
+            for message in messages[target : target + 1]:
+                message["content"] = ""
+                message.pop("reasoning_content", None)
+    value = {"messages": messages, "tools": conversation.tools}
     text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     return make_uid(dataset, text)
 

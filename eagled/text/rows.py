@@ -18,7 +18,7 @@ from eagled.lanes import longest_prompt, ordered_lanes
 from eagled.prepared import dump_line
 from eagled.printable import printable
 from eagled.readers import format_named, read_row
-from eagled.readers.base import Format
+from eagled.readers.base import Format, source_id_of
 from eagled.readers.sources import SourceRow
 from eagled.text.canonical import canonical
 from eagled.text.exclude import Exclusions
@@ -119,12 +119,11 @@ class Screen:
             self._run.rows += 1
             if self._run.rows % _PROGRESS_ROWS == 0:
                 self._run.tell()
-            source_id: str | None = None
+            source_id = source_id_of(row.value) if isinstance(row.value, dict) else None
             try:
                 if row.fault is not None:
                     raise RowRejectedError(row.fault, row.detail)  # noqa: TRY301 - one way out for all reasons
                 raw = read_row(row.value, self._format)
-                source_id = raw.source_id
                 yield self._candidate(row, canonical(raw, self._run.dataset.mode))
             except RowRejectedError as exc:
                 self._rejects.add(row, exc, source_id)
