@@ -128,8 +128,7 @@ def _count(value: float | None) -> str:
 
 def _phases(facts: PlanFacts) -> list[str]:
     rows = [
-        (p.name, p.state, p.done, p.left, human_span(p.time), f"`{p.command}`")
-        for p in facts.phases
+        (p.name, p.state, p.done, p.left, human_span(p.time), f"{p.command}") for p in facts.phases
     ]
     return ["## Phases", "", *table(("phase", "state", "done", "left", "time left", "run"), rows)]
 
@@ -156,7 +155,7 @@ def _disk(facts: PlanFacts) -> list[str]:
     rows = [
         ("hidden states a token (three boundaries, bf16)", f"{disk.aux_per_token:,} bytes"),
         ("final state a kept position (bf16)", f"{disk.last_per_position:,} bytes"),
-        ("measured, all in", f"{_count(disk.measured_per_token)} bytes a token"),
+        ("bytes measured a token, all in", _count(disk.measured_per_token)),
         ("tokens stored", f"{disk.tokens_done:,}"),
         ("tokens still to store", _count(disk.tokens_left)),
         ("bytes still to write", human_bytes(disk.projected)),
