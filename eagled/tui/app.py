@@ -14,9 +14,9 @@ import os
 import random
 import sys
 import termios
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import ClassVar
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 from textual import events
@@ -58,22 +58,26 @@ class TopApp(App[int]):
     VERTICAL_BREAKPOINTS = [(0, "-low"), (18, "-mid"), (34, "-tall")]  # noqa: RUF012 - as in Textual
     CSS = """
     Screen { layout: vertical; overflow: hidden; background: ansi_default; }
+    #body, #left, #right, Panel { background: ansi_default; }
     #head { height: 2; }
     #body { height: 1fr; }
     #left { width: 1fr; }
-    #right { width: 56; padding: 0 0 0 2; }
+    #gap { width: 2; }
+    #right { width: 54; }
     #throughput { height: 10; }
     #events { height: 1fr; }
     #compact { height: 6; }
     #keys { height: 1; }
-    .-narrow #right, .-wide #compact { display: none; }
+    .-narrow #right, .-narrow #gap, .-wide #compact { display: none; }
     .-narrow #throughput, .-low #throughput, .-mid #throughput { display: none; }
     .-narrow.-tall #throughput { display: block; height: 8; }
-    .-tall #lanes, .-tall #datasets, .-tall #throughput { margin-bottom: 1; }
+    .space { height: 1; }
+    .-low .space, .-mid .space { display: none; }
     .-wide.-tall #throughput { height: 12; }
     .-low #events, .-mid #events { display: none; }
     .-low #compact { display: none; }
-    Toast { background: ansi_default; border: round ansi_default; max-width: 70; }
+    Toast { background: ansi_default; border: round ansi_default; padding: 0 1; max-width: 70; }
+    App.-ascii-only Toast { border: ascii ansi_default; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("p", "pause", "pause or resume the lane or dataset", id="pause"),
@@ -123,6 +127,7 @@ class TopApp(App[int]):
         self._blurred = False
         self._asked_events = float("-inf")
         self.theme = "ansi-dark"
+        self.set_class(self.look.ascii_only, "-ascii-only")
         if first is not None:
             self.state.take_old(first)
 
@@ -133,16 +138,20 @@ class TopApp(App[int]):
         look = self.look
         yield Header(lambda v, w, _: panels.header(v, w), look, widget_id="head")
         with Horizontal(id="body"):
-            with Vertical(id="left"):
+            with _Left(self._share_height, id="left"):
                 yield Table("LANES", lambda v, w: lane_table(v.lanes, w), look, widget_id="lanes")
+                yield _space(look)
                 yield Table(
                     "DATASETS",
                     lambda v, w: dataset_table(v.datasets, w),
                     look,
                     widget_id="datasets",
                 )
+                yield _space(look)
                 yield Panel(panels.throughput, look, widget_id="throughput")
+                yield _space(look)
                 yield Panel(panels.event_log, look, widget_id="events")
+            yield Panel(lambda *_: (), look, widget_id="gap")
             with Vertical(id="right"):
                 for build in (panels.servers, panels.extraction, panels.disk):
                     yield Panel(_with_gap(build), look, own_height=True, widget_id=build.__name__)
@@ -225,10 +234,6 @@ class TopApp(App[int]):
         for panel in self.screen_stack[0].query(Panel):
             panel.show(view)
         self._share_height()
-
-    def on_resize(self, _: events.Resize) -> None:
-        """Share out the height anew once the new sizes are known."""
-        self.call_after_refresh(self._share_height)
 
     def _share_height(self) -> None:
         """Give the tables as many lines as they have rows, as far as there is room."""
@@ -401,6 +406,24 @@ class TopApp(App[int]):
             except Exception as error:  # noqa: BLE001 - told to the operator; the screen stays
                 return reason_of(error)
         return None
+
+
+def _space(look: Look) -> Panel:
+    """An empty line. Not a margin: Textual paints those black under a terminal's own colours."""
+    panel = Panel(lambda *_: (), look)
+    panel.add_class("space")
+    return panel
+
+
+class _Left(Vertical):
+    """The tables' side; says when its size has changed."""
+
+    def __init__(self, resized: Callable[[], None], **kwargs: Any) -> None:  # noqa: ANN401 - Textual's own
+        super().__init__(**kwargs)
+        self._resized = resized
+
+    def on_resize(self, _: events.Resize) -> None:
+        self._resized()
 
 
 def _with_gap(build: panels.BuildPanel) -> panels.BuildPanel:

@@ -18,18 +18,26 @@ MAX_LIMIT = 100_000  # more than any server takes; a typing error should not get
 MAX_PRIORITY = 1000  # as in the configuration
 
 _CSS = """
-{name} {{ align: center middle; }}
+{name} {{ align: center middle; background: transparent; }}
 {name} > * {{
     width: {width}; max-width: 96%; height: auto; max-height: 90%;
     border: round ansi_default; padding: 0 1; background: ansi_default;
 }}
+"""
+_FIELD_CSS = """
+NumberDialog Static { height: auto; }
+NumberDialog Input, NumberDialog Input:focus {
+    border: none; height: 1; width: 14; padding: 0 1; margin: 1 0; text-style: bold;
+    background: ansi_blue; color: ansi_bright_white;
+}
+NumberDialog Input:nocolor { text-style: bold underline; }
 """
 
 
 class NumberDialog(ModalScreen[int | None]):
     """Ask for a lane's limit or a dataset's priority; the target does not move meanwhile."""
 
-    CSS = _CSS.format(name="NumberDialog", width=58) + "NumberDialog Static { height: auto; }"
+    CSS = _CSS.format(name="NumberDialog", width=58) + _FIELD_CSS
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "leave it as it is")]
     ENABLE_COMMAND_PALETTE = False
 

@@ -52,9 +52,13 @@ def run_top(
     ascii_chars = not _utf8() if ascii_only is None else ascii_only
     if not can_draw():
         return asyncio.run(print_plain(SocketSource(socket), ascii_only=ascii_chars))
+    for stuck in ("COLUMNS", "LINES"):  # exported ones would hide the terminal's real size
+        os.environ.pop(stuck, None)
     os.environ.setdefault("TEXTUAL_FPS", "15")
     os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
     colour = not os.environ.get("NO_COLOR")  # read before Textual takes it out of the environment
+    if colour:
+        os.environ.pop("NO_COLOR", None)  # set but empty means colour; Textual takes it for a wish
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     from eagled.tui.app import TopApp
     from eagled.tui.widgets import Look

@@ -195,7 +195,7 @@ def extraction(view: View, width: int, _: int = 0) -> list[Line]:
             "rate", (f"{rate(found.sample_rate)} samples/s   {rate(found.token_rate)} tok/s", "")
         ),
         _pair("size", (f"{size(found.n_bytes)}   {size(_sample_bytes(found))}/sample", "")),
-        _pair("", (f"{count(found.bytes_per_token)} B/token", "")),
+        _pair("per token", (f"{count(found.bytes_per_token)} B", "")),
         _pair("ETA", (duration(found.eta_s), "")),
     ]
     if found.note:

@@ -1,7 +1,7 @@
 """Numbers, bars and sparklines as text of a known width.
 
-Guarantee: `fit` returns exactly the cells asked for, wide characters counted as two; every
-number that is missing shows as `MISSING`. Nothing here knows Textual, so all of it is tested without a
+Guarantee: `fit` returns exactly the cells asked for, wide characters counted as two; a number that
+is missing shows as `MISSING`. Nothing here knows Textual, so all of it is tested without a
 terminal. Text from outside must have gone through `eagled.printable` before it comes here.
 """
 
@@ -156,7 +156,7 @@ def spark(values: Sequence[float], width: int) -> str:
     points = resample(values, width)
     if not points:
         return " " * width
-    top = _top(points)
+    top = _top(values)  # not of the means: they hide how short a spike was
     levels = [
         _SPARKS[0] if top <= 0 else _SPARKS[min(6, max(0, math.ceil(v / top * 7) - 1))]
         for v in points

@@ -1,0 +1,106 @@
+"""A daemon made of scripted answers, and the characters of a screen."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from textual.app import App
+from textual.pilot import Pilot
+
+from eagled.clock import FakeClock
+from eagled.tui.app import TopApp
+from eagled.tui.model import parse_status
+from eagled.tui.panels import View
+from eagled.tui.state import TopState
+from eagled.tui.widgets import Look
+
+HERE = Path(__file__).parent
+_STATUS: dict[str, Any] = json.loads((HERE / "status.json").read_bytes())
+EVENTS: list[dict[str, Any]] = [
+    json.loads(line) for line in (HERE / "events.jsonl").read_text("utf-8").splitlines()
+]
+AT_MS = int(_STATUS["at_ms"])
+
+
+def status(**changes: object) -> dict[str, Any]:
+    """Return a copy of the example status with some top-level keys changed."""
+    return {**copy.deepcopy(_STATUS), **changes}
+
+
+class FakeSource:
+    """Answers with `document`, or raises `error`; keeps what was posted."""
+
+    def __init__(self, document: Mapping[str, object] | None = None) -> None:
+        self.document = document if document is not None else status()
+        self.error: Exception | None = None
+        self.post_error: Exception | None = None
+        self.posts: list[tuple[str, dict[str, object]]] = []
+        self.asked = 0
+        self.closed = False
+
+    async def status(self) -> Mapping[str, object]:
+        """Return the document."""
+        self.asked += 1
+        if self.error is not None:
+            raise self.error
+        return self.document
+
+    async def events(self, after: int) -> Sequence[Mapping[str, object]]:
+        """Return the example events above `after`."""
+        return [e for e in EVENTS if e["seq"] > after]
+
+    async def post(self, path: str, body: Mapping[str, object]) -> object:
+        """Keep the change."""
+        self.posts.append((path, dict(body)))
+        if self.post_error is not None:
+            raise self.post_error
+        return {}
+
+    async def close(self) -> None:
+        """Note that the screen let go."""
+        self.closed = True
+
+
+def make_app(
+    source: FakeSource | None = None, *, readonly: bool = False, look: Look | None = None
+) -> tuple[TopApp, FakeSource, FakeClock]:
+    """Return a screen that asks only when told to, its daemon and its clock."""
+    source = source or FakeSource()
+    clock = FakeClock(AT_MS)
+    clock.advance(0.2)
+    app = TopApp(source, clock=clock, refresh_hz=None, readonly=readonly, look=look)
+    return app, source, clock
+
+
+def make_view(document: Mapping[str, object] | None = None) -> View:
+    """Return the view of a document that has just arrived."""
+    clock = FakeClock(AT_MS)
+    state = TopState(clock)
+    state.take(document if document is not None else status())
+    state.take_events(EVENTS)
+    return state.view()
+
+
+def screen_text(app: App[Any]) -> str:
+    """Return the characters on the screen, lines ended by line feeds."""
+    strips = app.screen._compositor.render_strips()
+    return "\n".join("".join(segment.text for segment in strip) for strip in strips)
+
+
+async def wait_for(pilot: Pilot[Any], condition: Callable[[], bool]) -> None:
+    """Let the screen work until `condition` holds; fail after many turns."""
+    for _ in range(200):
+        if condition():
+            return
+        await pilot.pause()
+    raise AssertionError(f"did not come about; the screen is\n{screen_text(pilot.app)}")
+
+
+__all__ = [
+    "AT_MS", "EVENTS", "FakeSource", "make_app", "make_view", "parse_status", "screen_text",
+    "status", "wait_for",
+]  # fmt: skip
