@@ -43,6 +43,7 @@ from eagled.workers.generation.endpoint import Endpoint, Flight
 from eagled.workers.generation.identity import RunIdentity, SettingsStore
 from eagled.workers.generation.lane import Lane, quota
 from eagled.workers.generation.monitor import Monitor
+from eagled.workers.generation.policy import Circumstances
 from eagled.workers.generation.rates import LaneMetrics
 from eagled.workers.generation.router import Router
 from eagled.workers.generation.settle import OutcomeStore, Settler
@@ -163,7 +164,7 @@ class Generator:
                 self._identity,
                 vocab_size=vocab_size,
                 wake=self._servers_changed,
-                recall=self._recall,
+                stuck=self._stuck,
                 expire=self._expire,
             )
             for endpoint in self._router.endpoints
@@ -442,17 +443,32 @@ class Generator:
         for lane in self._claim_order:
             lane.wanted.set()
 
+    def _stuck(self, endpoint: Endpoint, *, healthy: bool, probed: bool) -> None:
+        """Take everything back from a stuck server; one request alone may be its cause."""
+        flights = list(endpoint.flights)
+        if len(flights) != 1:
+            self._recall(endpoint, "server stuck")
+            return
+        (flight,) = flights
+        seen = Circumstances(healthy, probed, alone=True, tries=0)
+        lane = self._lanes[flight.claim.lane]
+        self._cancel(endpoint, flights)
+        self._chores.spawn(self._settler.hung(lane, flight.claim, seen), "server stuck")
+
     def _recall(self, endpoint: Endpoint, reason: str) -> int:
         """Abort and give back everything in flight at an endpoint; return how many."""
         flights = list(endpoint.flights)
-        for flight in flights:
-            if flight.task is not None:
-                flight.task.cancel(reason)
         if flights:
-            rids = [flight.rid for flight in flights]
-            self._chores.spawn(self._abort_all(endpoint, rids), "abort recalled")
+            self._cancel(endpoint, flights)
             self._chores.spawn(self._give_back([f.claim.fence for f in flights]), reason)
         return len(flights)
+
+    def _cancel(self, endpoint: Endpoint, flights: Sequence[Flight]) -> None:
+        for flight in flights:
+            if flight.task is not None:
+                flight.task.cancel()
+        rids = [flight.rid for flight in flights]
+        self._chores.spawn(self._abort_all(endpoint, rids), "abort recalled")
 
     async def _give_back(self, fences: Sequence[Fence]) -> None:
         await self._settler.give_back(fences)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,10 @@ import pytest
 
 from eagled.tokens import unpack_ids
 from eagled.types import Finish, OutputReason, SampleState
+from eagled.workers import generate
 from tests.servers.kit import (
     FAULTS,
     INDEX,
-    Rig,
     make_config,
     running,
     sample_of,
@@ -24,6 +25,12 @@ from tests.servers.process import ServerProcess
 
 PROMPT = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]  # 12 ids, as the native fault replies count them
 GOOD = {"do": "answer"}
+
+
+@pytest.fixture(autouse=True)
+def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look for due retries often."""
+    monkeypatch.setattr(generate, "RETRY_TICK_S", 0.02)
 
 
 @pytest.fixture(scope="module")
@@ -43,21 +50,8 @@ def body_of(name: str) -> bytes:
     return (FAULTS / name).read_bytes().split(b"\r\n\r\n", 1)[1]
 
 
-async def outcome(
-    server: ServerProcess, root: Path, *steps: dict[str, Any], prompt: list[int] | None = None
-) -> Rig:
-    """Work one sample off while the server takes `steps`; return the closed rig."""
-    server.set(info=INFO, generate=list(steps))
-    async with running(root, make_config(server.url)) as rig:
-        await rig.add([prompt or PROMPT])
-        await rig.settled(1)
-    return rig
-
-
 def ids_in(name: str) -> list[int]:
     """Return the output ids in a native reply file, read without eagled."""
-    import json
-
     ids: list[int] = json.loads(body_of(name))["output_ids"]
     return ids
 
@@ -95,7 +89,10 @@ async def test_what_is_stored_is_the_ids(
 @pytest.mark.fault("F36")
 async def test_requests_ask_for_markers_to_be_kept(server: ServerProcess, tmp_path: Path) -> None:
     """Every request says that special tokens stay in the text."""
-    await outcome(server, tmp_path, file_step("roundtrip/special_stripped.http"))
+    server.set(info=INFO, generate=[file_step("roundtrip/special_stripped.http")])
+    async with running(tmp_path, make_config(server.url)) as rig:
+        await rig.add([PROMPT])
+        await rig.settled(1)
 
     sampling = server.seen()["sent"][-1]["sampling"]
     assert sampling["skip_special_tokens"] is False

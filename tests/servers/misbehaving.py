@@ -1,10 +1,11 @@
 """A server of SGLang's native protocol that does wrong what it is told to do wrong.
 
-Runs as a process: `python -m tests.servers.misbehaving [port]` prints its port. `POST /_set` merges
-a JSON object into the settings, `GET /_seen` returns what it saw. Settings:
+Runs as a process: `python -m tests.servers.misbehaving [port [settings]]` prints its port.
+`POST /_set` merges a JSON object into the settings, `GET /_seen` returns what it saw. Settings:
 
 - generate: list of steps; each /generate takes the next one, the last one stays. A step is an
   object with `do` and its arguments (`Steps`).
+- poison: {"id": token, "step": step}: the step for every prompt that holds this token
 - info, model: the bodies of /server_info and /model_info.
 - health: {"status": int, "delay_s": float}
 - loads: "moving", "flat" or "missing"
@@ -40,6 +41,7 @@ class Server:
     def __init__(self) -> None:
         self.settings: dict[str, Any] = {
             "generate": [{"do": "answer"}],
+            "poison": {"id": None, "step": None},
             "info": INFO,
             "model": MODEL,
             "health": {"status": 200, "delay_s": 0.0},
@@ -114,9 +116,12 @@ class Server:
         return {"loads": [rank | {"num_used_tokens": 100 + moved, "max_total_num_tokens": 9999}]}
 
     async def _generate(self, request: Request, writer: asyncio.StreamWriter) -> None:
-        steps = self.settings["generate"]
-        step = dict(steps.pop(0) if len(steps) > 1 else steps[0])
         asked = request.json()
+        poison, steps = self.settings["poison"], self.settings["generate"]
+        if poison["id"] in asked["input_ids"]:
+            step = dict(poison["step"])
+        else:
+            step = dict(steps.pop(0) if len(steps) > 1 else steps[0])
         n_prompt = len(asked["input_ids"])
         summary = {"rid": asked["rid"], "n_prompt": n_prompt, "prompt": asked["input_ids"][:8]}
         self.sent.append(summary | {"sampling": asked["sampling_params"]})
@@ -207,9 +212,10 @@ class Server:
         os._exit(1)
 
 
-async def main(port: int) -> None:
+async def main(port: int, settings: dict[str, Any]) -> None:
     """Serve until killed."""
     server = Server()
+    server.settings |= settings
     listener = await asyncio.start_server(
         server.connection, "127.0.0.1", port, limit=64 << 20, backlog=1024
     )
@@ -219,4 +225,5 @@ async def main(port: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 0))
+    port, settings = [*sys.argv[1:], "0", "{}"][:2] if len(sys.argv) != 2 else [sys.argv[1], "{}"]
+    asyncio.run(main(int(port), json.loads(settings)))

@@ -33,11 +33,11 @@ class ServerProcess:
     def __exit__(self, *_exc: object) -> None:
         self.kill()
 
-    def start(self) -> None:
+    def start(self, **settings: Any) -> None:
         """Start it; a second start takes the same port."""
-        port = [str(self.port)] if self.port else list(self._arguments)
+        arguments = [str(self.port), *(self._arguments or [json.dumps(settings)])]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", self._module, *port],
+            [sys.executable, "-m", self._module, *arguments],
             cwd=_ROOT,
             stdout=subprocess.PIPE,
             text=True,
@@ -53,6 +53,10 @@ class ServerProcess:
             assert self._process.stdout is not None
             self._process.stdout.close()
             self._process = None
+
+    def ended(self) -> bool:
+        """Return whether the process is gone by itself."""
+        return self._process is not None and self._process.poll() is not None
 
     def set(self, **settings: Any) -> None:
         """Change settings."""

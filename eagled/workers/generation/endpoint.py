@@ -68,6 +68,8 @@ class Endpoint:
         detail: what led to the state, in words; empty while all is well.
         faults: server faults since the start.
         progress_at: monotonic time of the last completion or sign of token progress.
+        healthy: the latest outcome was a success.
+        probed: the server's own one-token probe passed since sending was last stopped.
         verified_at: monotonic time at which the last successful identity check began.
     """
 
@@ -85,6 +87,7 @@ class Endpoint:
         self.slowest_s = 0.0
         self.verified_at = float("-inf")
         self.healthy = True
+        self.probed = False
         self.flights: set[Flight] = set()
         self.tokens = 0
         self.hold_until = now
@@ -196,6 +199,7 @@ class Endpoint:
     def open(self, state: EndpointState, detail: str) -> None:
         """Send nothing more until a probe says otherwise."""
         self.breaker = Breaker.OPEN
+        self.healthy = self.probed = False
         self._enter(state, detail)
 
     def half_open(self, detail: str) -> None:

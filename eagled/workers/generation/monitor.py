@@ -14,6 +14,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from enum import StrEnum
+from typing import Protocol
 
 from eagled.clock import Clock
 from eagled.config import GenerationConfig
@@ -39,7 +40,13 @@ class Identity(StrEnum):
     UNCLEAR = "unclear"  # something is there that does not answer the question now
 
 
-Recall = Callable[[Endpoint, str], int]
+class Stuck(Protocol):
+    """What to do with a server that was just found stuck; the flags are from before."""
+
+    def __call__(self, endpoint: Endpoint, *, healthy: bool, probed: bool) -> None:
+        """Take back what is in flight there."""
+
+
 Expire = Callable[[Endpoint, Flight], None]
 
 
@@ -55,7 +62,7 @@ class Monitor:
         *,
         vocab_size: int,
         wake: Callable[[], None],
-        recall: Recall,
+        stuck: Stuck,
         expire: Expire,
     ) -> None:
         self.endpoint = endpoint
@@ -64,7 +71,7 @@ class Monitor:
         self._identity = identity
         self._vocab_size = vocab_size
         self._wake = wake
-        self._recall = recall
+        self._stuck = stuck
         self._expire = expire
         self._poke = asyncio.Event()
         self._check: asyncio.Task[Identity] | None = None
@@ -159,17 +166,21 @@ class Monitor:
             return
         if was in (EndpointState.STARTING, EndpointState.REFUSED):
             endpoint.close(f"is {endpoint.identity.served_name if endpoint.identity else 'up'}")
-        elif self._gone and was is not EndpointState.STUCK and await endpoint.client.health():
+            return
+        endpoint.probed = await endpoint.client.health()
+        if self._gone and endpoint.probed and was is not EndpointState.STUCK:
             endpoint.close("is back")
-        elif await self._may_stand_trial(was):
+        elif self._may_stand_trial(was):
             endpoint.half_open("is back; the next request decides")
             self._delay_next()
-        self._gone = False if endpoint.breaker is not Breaker.OPEN else self._gone
-        self._wake()
+            self._wake()
+        else:
+            return
+        self._gone = False
 
-    async def _may_stand_trial(self, was: EndpointState) -> bool:
+    def _may_stand_trial(self, was: EndpointState) -> bool:
         """A stuck server shows one token first, but its probe cannot keep it out for ever."""
-        if was is not EndpointState.STUCK or await self.endpoint.client.health():
+        if was is not EndpointState.STUCK or self.endpoint.probed:
             self._vetoes = 0
             return True
         self._vetoes += 1
@@ -229,8 +240,9 @@ class Monitor:
         self._delay_next()
         self._load = None
         count = len(endpoint.flights)
+        healthy, probed = endpoint.healthy, endpoint.probed
         endpoint.open(
             EndpointState.STUCK,
             f"server stuck: {count} requests in flight, no token for {quiet_s:.0f} s",
         )
-        self._recall(endpoint, "server stuck")
+        self._stuck(endpoint, healthy=healthy, probed=probed)

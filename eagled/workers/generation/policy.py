@@ -3,8 +3,9 @@
 Guarantee: a server's fault is never charged to a sample while the server fails others too. A
 sample is charged for a broken reply or a timeout only if the same server's latest outcome was a
 success; for an abort only if it was alone on the server (then nobody else's memory use explains
-it). A sample that met `SUSPECT_TRIES` faults in a row on servers that answered others is charged
-from then on, whatever the fault, so that no sample can keep a run from its end.
+it). A sample that met `SUSPECT_TRIES` faults in a row is charged from then on, whatever the fault,
+if the server answered others or at least its own probe: no sample can keep a run from its end.
+A refused connection and a full queue say nothing of the sample and never count.
 """
 
 from __future__ import annotations
@@ -52,11 +53,13 @@ class Circumstances:
 
     Attributes:
         healthy: the endpoint's latest outcome before this one was a success.
+        probed: the endpoint passed its own one-token probe before this trial.
         alone: no other request was in flight on the endpoint.
         tries: server faults in a row that this sample met, this one included.
     """
 
     healthy: bool
+    probed: bool
     alone: bool
     tries: int
 
@@ -73,29 +76,42 @@ class Decision:
 
 def decide(error: EagledError, seen: Circumstances) -> Decision:
     """Return what a failed attempt leads to."""
-    if isinstance(error, ContentError):
-        return Decision(Action.FINAL, Blame.NONE, charge=True, final=SampleState.REJECTED)
-    if isinstance(error, ArtifactError):
-        return Decision(Action.FINAL, Blame.NONE, charge=True)
-    if isinstance(error, AuthError):
-        return Decision(Action.GIVE_BACK, Blame.REFUSE)
-    if seen.tries >= SUSPECT_TRIES and seen.healthy:
-        return Decision(Action.RETRY, Blame.FAULT, charge=True)
-    return _server_fault(error, seen)
+    match error:
+        case ContentError():
+            made = Decision(Action.FINAL, Blame.NONE, charge=True, final=SampleState.REJECTED)
+        case ArtifactError():
+            made = Decision(Action.FINAL, Blame.NONE, charge=True)
+        case AuthError():
+            made = Decision(Action.GIVE_BACK, Blame.REFUSE)
+        case ServerBusyError():
+            made = Decision(Action.GIVE_BACK, Blame.PRESSURE)
+        case NoConnectionError():
+            made = Decision(Action.GIVE_BACK, Blame.LOST)
+        case _ if is_suspect(seen):
+            made = Decision(Action.RETRY, Blame.FAULT, charge=True)
+        case _:
+            made = _server_fault(error, seen)
+    return made
+
+
+def is_suspect(seen: Circumstances) -> bool:
+    """Return whether so many faults in a row are this sample's doing."""
+    return seen.tries >= SUSPECT_TRIES and (seen.healthy or seen.probed)
+
+
+def says_nothing_of_sample(error: EagledError) -> bool:
+    """Return whether an attempt ended before the server looked at the sample."""
+    return isinstance(error, ServerBusyError | NoConnectionError)
 
 
 def _server_fault(error: EagledError, seen: Circumstances) -> Decision:
     match error:
-        case ServerBusyError():
-            return Decision(Action.GIVE_BACK, Blame.PRESSURE)
         case RequestAbortedError():
             return Decision(Action.RETRY, Blame.PRESSURE, charge=seen.alone and seen.healthy)
         case ReplyCutError():
             return Decision(Action.RETRY, Blame.LOST, charge=seen.healthy)
         case ServerTimeoutError() | ReplyBrokenError():
             return Decision(Action.RETRY, Blame.FAULT, charge=seen.healthy)
-        case NoConnectionError():
-            return Decision(Action.GIVE_BACK, Blame.LOST)
         case ConnectionLostError():
             return Decision(Action.RETRY, Blame.LOST)
         case _:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from eagled.clock import Clock
@@ -30,7 +31,15 @@ from eagled.types import Answer, Claim, Failure, Fence, Finish, OutputReason, Sa
 from eagled.workers.generation.endpoint import Breaker, Endpoint, EndpointState, Flight
 from eagled.workers.generation.lane import Lane
 from eagled.workers.generation.monitor import Identity, Monitor
-from eagled.workers.generation.policy import Action, Blame, Circumstances, Decision, decide
+from eagled.workers.generation.policy import (
+    Action,
+    Blame,
+    Circumstances,
+    Decision,
+    decide,
+    is_suspect,
+    says_nothing_of_sample,
+)
 
 _log = logging.getLogger(__name__)
 DISK_RETRY_S = 5.0  # time between tries to store an outcome while the disk refuses
@@ -138,7 +147,8 @@ class Settler:
             limit_s = self._config.request_timeout_s
             error = ServerTimeoutError(f"no reply within {limit_s:g} s; aborted: {error}")
         tries = self._count_try(claim, error)
-        decision = decide(error, Circumstances(endpoint.healthy, alone, tries))
+        seen = Circumstances(endpoint.healthy, endpoint.probed, alone=alone, tries=tries)
+        decision = decide(error, seen)
         crashed = await self._blame(monitor, decision, error)
         _log.debug(
             "attempt failed sample=%s lane=%s try=%d error=%s detail=%s",
@@ -154,27 +164,35 @@ class Settler:
         elif decision.action is Action.FINAL:
             await self._fail(claim, _final(error, decision))
         else:
-            await self._retry(lane, claim, error, decision, tries)
+            await self._retry(lane, claim, error, charge=decision.charge, tries=tries)
+
+    async def hung(self, lane: Lane, claim: Claim, seen: Circumstances) -> None:
+        """Retry the only sample that was in flight when a server got stuck.
+
+        Charged only once it is suspect: one hang says nothing, nine of the same sample do.
+        """
+        error = ServerTimeoutError("the server got stuck over this request alone")
+        tries = self._count_try(claim, error)
+        charge = is_suspect(replace(seen, tries=tries))
+        await self._retry(lane, claim, error, charge=charge, tries=tries)
 
     async def give_back(self, fences: Sequence[Fence], *, crashed: bool = False) -> None:
         """Queue claims again, uncharged."""
         most = self._config.max_crashes
-        await self.stored(
-            lambda: self._store.give_back(fences, crashed=crashed, max_crashes=most)
-        )
+        await self.stored(lambda: self._store.give_back(fences, crashed=crashed, max_crashes=most))
 
     async def _retry(
-        self, lane: Lane, claim: Claim, error: EagledError, decision: Decision, tries: int
+        self, lane: Lane, claim: Claim, error: EagledError, *, charge: bool, tries: int
     ) -> None:
-        if decision.charge:
+        if charge:
             charged = max(claim.failures, self._charges.get(claim.fence.sample_id, 0)) + 1
             self._charges[claim.fence.sample_id] = charged
             if charged >= self._config.max_failures:
                 await self._fail(claim, _given_up(error, charged))
                 return
         c = self._config
-        wait_s = full_jitter(tries, c.retry_base_s, c.retry_max_s, self._rng)
-        failure = Failure(type(error).__name__, str(error), decision.charge, wait_s)
+        wait_s = full_jitter(max(tries, 1), c.retry_base_s, c.retry_max_s, self._rng)
+        failure = Failure(type(error).__name__, str(error), charge, wait_s)
         state = await self.stored(lambda: self._store.fail(claim.fence, failure))
         if state is SampleState.RETRY_WAIT:
             self._retry_waits()
@@ -226,8 +244,8 @@ class Settler:
     # -- small things
 
     def _count_try(self, claim: Claim, error: EagledError) -> int:
-        if not isinstance(error, RetryableError):
-            return 1
+        if not isinstance(error, RetryableError) or says_nothing_of_sample(error):
+            return 0
         tries = self._tries.get(claim.fence.sample_id, 0) + 1
         self._tries[claim.fence.sample_id] = tries
         return tries

@@ -1,0 +1,1 @@
+"""Generation without a server."""
