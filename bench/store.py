@@ -36,7 +36,7 @@ from eagled.store.executor import SqliteExecutor
 from eagled.tokens import PackedIds, make_uid, pack_ids
 from eagled.types import Answer, Finish, Mode
 
-PAYLOAD_TOKENS = 440  # random 18-bit ids: about 1 KB of zstd
+PAYLOAD_TOKENS = 350  # random 18-bit ids: about 1 KB of zstd
 REAL_ROWS = 60_000  # more than one size's run claims
 LOAD_CHUNK = 20_000
 SINGLES = 400  # lone claims timed a size
@@ -81,6 +81,7 @@ def load(paths: StatePaths, rows: int, real: Sequence[PackedIds]) -> float:
     began = time.monotonic()
     with closing(sqlite3.connect(paths.database, isolation_level=None)) as conn:
         conn.execute("PRAGMA synchronous = OFF").fetchall()
+        conn.execute("PRAGMA cache_size = -524288").fetchall()
         for start in range(1, rows + 1, LOAD_CHUNK):
             end = min(start + LOAD_CHUNK, rows + 1)
             part = list(_rows(start, end, real, tiny))

@@ -83,6 +83,17 @@ class StoreReader:
                 return
             after = rows[-1][0]
 
+    def waiting_extraction(self) -> Iterator[tuple[int, bytes]]:
+        """Yield number and uid of every accepted answer without hidden states."""
+        after = 0
+        while True:
+            with told(self._path):
+                rows = self.db.rows("extract_waiting", {"after": after, "n": CHUNK})
+            yield from rows
+            if len(rows) < CHUNK:
+                return
+            after = rows[-1][0]
+
     def bodies(self, ids: Sequence[int]) -> Iterator[Body]:
         """Yield the accepted answers among `ids`, in their order; those that are gone are left out.
 

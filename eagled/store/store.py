@@ -223,19 +223,7 @@ class Store:
         """
         if n <= 0:
             return []
-        future = asyncio.ensure_future(self._do(generation.ClaimSamples(lane, n)))
-        try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            future.add_done_callback(self._return_orphans)
-            raise
-
-    def _return_orphans(self, future: asyncio.Future[list[Claim]]) -> None:
-        if future.cancelled() or future.exception() is not None:
-            return
-        fences = tuple(claim.fence for claim in future.result())
-        if fences and not self.failed.done() and not self._closed:
-            self._writer.post(generation.GiveBack(fences))
+        return await self._do(generation.ClaimSamples(lane, n))
 
     async def complete(self, fence: Fence, answer: Answer) -> bool:
         """Store an answer; True after it is durable, False if the claim is no longer held."""
@@ -289,12 +277,16 @@ class Store:
     # --- extraction
 
     async def claim_extract(
-        self, max_samples: int, max_tokens: int, *, worker: str
+        self, max_samples: int, max_tokens: int, *, worker: str, ids: Sequence[int] | None = None
     ) -> list[ExtractJob]:
-        """Hand accepted answers to a worker; the fence's attempt is the extraction's own."""
+        """Hand accepted answers to a worker; the fence's attempt is the extraction's own.
+
+        With `ids` only samples of that list are handed out, in its order.
+        """
         if max_samples <= 0:
             return []
-        return await self._do(extract.ClaimExtract(max_samples, max_tokens, worker))
+        chosen = tuple(ids) if ids is not None else None
+        return await self._do(extract.ClaimExtract(max_samples, max_tokens, worker, chosen))
 
     async def commit_shard(
         self, record: ShardRecord, members: Sequence[ShardMember]

@@ -85,13 +85,17 @@ class Writer:
             self._require_open()
             await self._room.wait()
         future = self.post(op)
-        return await asyncio.shield(future)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self._take_back(op, future.result())  # resolved, but the caller never woke
+            raise
 
     def post(self, op: Op[R]) -> asyncio.Future[R]:
         """Queue `op` without waiting for room, and return the future of its result."""
         self._require_open()
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        future.add_done_callback(_retrieve)
         self._waiting.append((op, future))
         if len(self._waiting) >= HIGH_WATER:
             self._room.clear()
@@ -181,9 +185,21 @@ class Writer:
                     future.set_exception(DiskError(str(exc)))
             return
         self._idle = False
-        for (_, future), result in zip(items, batch.results, strict=True):
-            _resolve(future, result)
+        for (op, future), result in zip(items, batch.results, strict=True):
+            if future.cancelled():
+                self._take_back(op, result)
+            else:
+                _resolve(future, result)
         self._publish(batch.acks)
+
+    def _take_back(self, op: Op[R], result: R) -> None:
+        """Undo what a caller who is gone was given."""
+        undo = op.orphaned(result) if not isinstance(result, Failed) else None
+        if undo is not None and not self.failed.done():
+            nobody = asyncio.get_running_loop().create_future()
+            nobody.cancel()
+            self._waiting.append((undo, nobody))
+            self._wake.set()
 
     async def _run(self, ops: Sequence[AnyOp]) -> Batch:
         for attempt in range(1, BUSY_TRIES + 1):
@@ -199,15 +215,7 @@ class Writer:
 
 
 def _resolve(future: asyncio.Future[Any], result: object) -> None:
-    if future.done():
-        return
     if isinstance(result, Failed):
         future.set_exception(result.error)
     else:
         future.set_result(result)
-
-
-def _retrieve(future: asyncio.Future[Any]) -> None:
-    """Mark an error as seen: a caller that was cancelled no longer looks."""
-    if not future.cancelled():
-        future.exception()

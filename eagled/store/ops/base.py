@@ -48,6 +48,10 @@ class Op(ABC, Generic[R]):
     def apply(self, tx: Tx) -> R:
         """Do it and return what the caller gets after COMMIT."""
 
+    def orphaned(self, result: R) -> Op[Any] | None:  # noqa: ARG002 - most results bind nobody
+        """Return what undoes `result` if its caller is gone; None if it can stand."""
+        return None
+
     @classmethod
     def apply_all(cls, tx: Tx, ops: Sequence[Self]) -> list[R]:
         """Do several of one kind; overridden where that is cheaper together."""

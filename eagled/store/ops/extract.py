@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import orjson
+
 from eagled.errors import ArtifactError
 from eagled.printable import printable
 from eagled.store.ops.base import Op, Tx, fence_key, live_rows, write_event, write_failure
@@ -21,19 +23,22 @@ MAX_JOBS = 500
 
 @dataclass(frozen=True, slots=True)
 class ClaimExtract(Op[list[ExtractJob]]):
-    """Hand accepted answers to an extraction worker, oldest first, within a token budget."""
+    """Hand accepted answers to an extraction worker, within a token budget.
+
+    Oldest first, or with `ids` only those of them, in their order.
+    """
 
     max_samples: int
     max_tokens: int
     worker: str
+    ids: tuple[int, ...] | None = None
     order = 2
 
     def apply(self, tx: Tx) -> list[ExtractJob]:
         """Claim; the first sample is taken even if it alone is over the budget."""
         jobs: list[ExtractJob] = []
         tokens = 0
-        rows = tx.db.rows("extract_ids", {"n": min(self.max_samples, MAX_JOBS)})
-        for sample, n in rows:
+        for sample, n in self._candidates(tx):
             if jobs and tokens + n > self.max_tokens:
                 break
             job = self._claim(tx, sample)
@@ -41,6 +46,14 @@ class ClaimExtract(Op[list[ExtractJob]]):
                 jobs.append(job)
                 tokens += n
         return jobs
+
+    def _candidates(self, tx: Tx) -> list[tuple[int, int]]:
+        """Return number and tokens of what may be claimed."""
+        n = min(self.max_samples, MAX_JOBS)
+        if self.ids is None:
+            return tx.db.rows("extract_ids", {"n": n})
+        wanted = orjson.dumps(self.ids[:MAX_JOBS]).decode()
+        return tx.db.rows("extract_these", {"ids": wanted})[:n]
 
     def _claim(self, tx: Tx, sample: int) -> ExtractJob | None:
         params = {"id": sample, "epoch": tx.epoch, "worker": self.worker, "now": tx.now_ms}

@@ -67,6 +67,10 @@ class ClaimSamples(Op[list[Claim]]):
         """Claim for one caller."""
         return claim_lane(tx, self.lane, min(self.n, MAX_CLAIM))
 
+    def orphaned(self, result: list[Claim]) -> Op[Any] | None:
+        """Return what gives the claims back."""
+        return GiveBack(tuple(claim.fence for claim in result)) if result else None
+
     @classmethod
     def apply_all(cls, tx: Tx, ops: Sequence[Self]) -> list[list[Claim]]:
         """Claim once a lane for all who wait, and deal the result out as they came."""
