@@ -8,7 +8,8 @@ one through the mapping, a sample at a time; numpy only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,8 +73,42 @@ class VerifyReport:
         return tuple(sorted({f.file for f in self.findings}))
 
 
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A sample in a shard as the database knows it.
+
+    `uid` is hex, `output_crc` the CRC32 of the answer's ids as little-endian u32.
+    """
+
+    uid: str
+    index: int
+    n_prompt: int
+    n_output: int
+    output_crc: int
+
+
 Progress = Callable[[str, int, int], None]  # file name, files done, files in all
 ExpectedIds = Callable[[str], "tuple[npt.NDArray[Any], int] | None"]
+MembersOf = Callable[[str], Sequence[Member]]
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What the shards are compared with; None leaves a comparison out.
+
+    Attributes:
+        expected: committed shards by file name. A committed file that is gone, and a file that is
+            not committed, are findings.
+        manifest: what the states must be.
+        members_of: the members of a shard by its name, from the database.
+        ids_of: for a uid (hex) the exact ids and the number of prompt tokens, from a corpus, or
+            None for an unknown sample.
+    """
+
+    expected: Mapping[str, ShardRecord] | None = None
+    manifest: ShardManifest | None = None
+    members_of: MembersOf | None = None
+    ids_of: ExpectedIds | None = None
 
 
 def verify_shards(
@@ -81,21 +116,21 @@ def verify_shards(
     expected: Mapping[str, ShardRecord] | None = None,
     *,
     manifest: ShardManifest | None = None,
+    members_of: MembersOf | None = None,
     ids_of: ExpectedIds | None = None,
     progress: Progress | None = None,
 ) -> VerifyReport:
-    """Check all shards of `folder`; nothing is changed.
+    """Check all shards of `folder`; nothing is changed. The arguments are those of `Truth`.
 
     Args:
         folder: the shard folder.
-        expected: committed shards by file name; None checks the files that are there against
-            themselves. A committed file that is gone, and a file that is not committed, are
-            findings.
-        manifest: what the states must be; None takes each file's own word.
-        ids_of: for a uid (hex) the exact ids and the number of prompt tokens, from database or
-            corpus, or None for an unknown sample.
+        expected: committed shards by file name.
+        manifest: what the states must be.
+        members_of: the database's members of a shard.
+        ids_of: a corpus's ids of a sample.
         progress: called before each file.
     """
+    truth = Truth(expected, manifest, members_of, ids_of)
     there = {p.name for p in folder.glob(f"*{SHARD_SUFFIX}")}
     names = sorted(there | set(expected or ()))
     findings: list[Finding] = []
@@ -104,7 +139,7 @@ def verify_shards(
     for done, name in enumerate(names):
         if progress:
             progress(name, done, len(names))
-        found, counts = _verify_file(folder / name, expected, manifest, ids_of, seen)
+        found, counts = _verify_file(folder / name, truth, seen)
         findings += found[:_MAX_FINDINGS]
         totals += counts
     samples, tokens, size = (int(x) for x in totals)
@@ -112,25 +147,21 @@ def verify_shards(
 
 
 def _verify_file(
-    path: Path,
-    expected: Mapping[str, ShardRecord] | None,
-    manifest: ShardManifest | None,
-    ids_of: ExpectedIds | None,
-    seen: dict[str, str],
+    path: Path, truth: Truth, seen: dict[str, str]
 ) -> tuple[list[Finding], tuple[int, int, int]]:
     """Return the findings of one file and its samples, tokens and bytes."""
     name = path.name
-    if expected is not None and name not in expected:
+    record = truth.expected.get(name) if truth.expected is not None else None
+    if truth.expected is not None and record is None:
         return [Finding(name, "", "the database does not know this file")], (0, 0, 0)
     if not path.exists():
         return [Finding(name, "", "the file is gone")], (0, 0, 0)
-    record = expected[name] if expected is not None else None
     problems = list(_checksum_problems(path, record)) if record else []
     try:
         header = read_shard_header(path)
-        problems += _header_problems(header, record, manifest)
+        problems += _header_problems(header, record, truth.manifest)
         findings = [Finding(name, "", p) for p in problems]
-        findings += [Finding(name, uid, p) for uid, p in _content(header, ids_of, seen)]
+        findings += [Finding(name, uid, p) for uid, p in _content(header, truth, seen)]
     except ArtifactError as exc:
         return [Finding(name, "", p) for p in (*problems, str(exc))], (0, 0, path.stat().st_size)
     return findings, (len(header.samples), header.n_tokens, header.container.file_bytes)
@@ -162,9 +193,7 @@ def _header_problems(
                 yield f"manifest: {key} is {ours[key]!r}, this run has {theirs[key]!r}"
 
 
-def _content(
-    header: ShardHeader, ids_of: ExpectedIds | None, seen: dict[str, str]
-) -> Iterator[tuple[str, str]]:
+def _content(header: ShardHeader, truth: Truth, seen: dict[str, str]) -> Iterator[tuple[str, str]]:
     """Yield (uid, problem) of what the data itself says."""
     arrays = map_arrays(header.container)
     offsets = arrays["offsets"]
@@ -175,6 +204,7 @@ def _content(
     ):
         yield "", "offsets do not rise from 0 to the token count by 2 or more"
         return
+    yield from _member_problems(header, arrays, truth)
     last_start = 0
     for i, entry in enumerate(header.samples):
         # an older attempt is a stale copy, which readers skip
@@ -184,8 +214,31 @@ def _content(
             yield entry.uid, f"is in {other} as well"
         piece = _Piece.cut(arrays, i, last_start, entry)
         last_start += entry.n_last
-        for problem in _sample_problems(piece, header.manifest, ids_of):
+        for problem in _sample_problems(piece, header.manifest, truth.ids_of):
             yield entry.uid, problem
+
+
+def _member_problems(
+    header: ShardHeader, arrays: Mapping[str, npt.NDArray[Any]], truth: Truth
+) -> Iterator[tuple[str, str]]:
+    """Compare the file with the database's members: place, identity, counts, ids of the answer."""
+    if truth.members_of is None:
+        return
+    for member in truth.members_of(header.container.path.name):
+        found = header.samples[member.index].uid if member.index < len(header.samples) else None
+        if found != member.uid:
+            yield member.uid, f"the database has it at index {member.index}, where {found} is"
+            continue
+        start, end = (int(x) for x in arrays["offsets"][member.index : member.index + 2])
+        split = start + member.n_prompt
+        supervised = np.flatnonzero(arrays["loss_mask"][start:end])
+        if end - split != member.n_output or not np.array_equal(
+            supervised, np.arange(member.n_prompt, end - start)
+        ):
+            want = f"{member.n_prompt} + {member.n_output}"
+            yield member.uid, f"prompt and answer are not the {want} tokens of the database"
+        elif zlib.crc32(arrays["input_ids"][split:end].tobytes()) != member.output_crc:
+            yield member.uid, "the ids of its answer are not those of the database"
 
 
 @dataclass(frozen=True, slots=True)

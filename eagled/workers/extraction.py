@@ -39,7 +39,8 @@ RETRY_WAITS_S = (0.5, 1.0, 2.0, 5.0)  # while the daemon is away; the last one r
 DISK_WAIT_S = 10.0  # before the next claim after a full disk
 MAX_TRIES = 3  # of one sample that raises without being refused (memory, driver)
 _AHEAD = ("generating", "retry_wait", "generated")  # states that lead to extraction by themselves
-_QUEUED = ("queued", "waiting")  # these as well, unless the daemon drains
+_QUEUED = ("queued", "waiting")  # these as well, unless the daemon is held
+_HELD = ("draining", "paused", "stopping")  # phases in which nothing new is generated
 
 
 class ExtractLink(Protocol):
@@ -336,9 +337,9 @@ def drained(status: Mapping[str, Any]) -> bool:
     """Return whether no sample is on its way to extraction, by the status document.
 
     Counts of `lanes` and `datasets` are both looked at: a sample without a lane yet (a later turn)
-    is in the second only. A draining daemon starts nothing, so what is queued does not count.
+    is in the second only. A daemon that is held starts nothing, so what is queued does not count.
     """
     groups = [status.get("lanes"), status.get("datasets")]
     rows = [row for group in groups if isinstance(group, Mapping) for row in group.values()]
-    words = _AHEAD if status.get("phase") == "draining" else (*_AHEAD, *_QUEUED)
+    words = _AHEAD if status.get("phase") in _HELD else (*_AHEAD, *_QUEUED)
     return bool(rows) and not any(int(row.get(word) or 0) for row in rows for word in words)

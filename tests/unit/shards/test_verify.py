@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from eagled.artifacts import sha256_file
 from eagled.shards.accept import zero_rows
 from eagled.shards.container import map_arrays, read_container
 from eagled.shards.format import StatesSample, read_shard_header
-from eagled.shards.verify import verify_shards
+from eagled.shards.verify import Member, verify_shards
 from eagled.types import ShardRecord
 from tests.faults import fault_file
 from tests.unit.shards.helpers import manifest, sample, write_shard
@@ -169,3 +170,33 @@ def test_torn_file_is_a_finding_not_an_error(tmp_path: Path) -> None:
     report = verify_shards(tmp_path)
     assert report.bad_files == (shard.path.name,)
     assert (report.files, report.samples) == (2, other.record.n_samples)
+
+
+def member(number: int, index: int, **changes: Any) -> Member:
+    """Return what the database would hold of a sample of 3 prompt and 4 answer tokens."""
+    crc = zlib.crc32(sample(number).input_ids[3:].tobytes())
+    values = {"n_prompt": 3, "n_output": 4, "output_crc": crc, **changes}
+    return Member(sample(number).uid, index, **values)
+
+
+@pytest.mark.parametrize(
+    ("changes", "index", "words"),
+    [
+        ({}, 1, None),
+        ({}, 0, "the database has it at index 0, where"),
+        ({}, 9, "the database has it at index 9, where None is"),
+        ({"n_prompt": 2, "n_output": 5}, 1, "are not the 2 + 5 tokens of the database"),
+        ({"n_output": 3}, 1, "are not the 3 + 3 tokens of the database"),
+        ({"output_crc": 1}, 1, "the ids of its answer are not those of the database"),
+    ],
+)
+def test_members_of_the_database(
+    tmp_path: Path, changes: dict[str, int], index: int, words: str | None
+) -> None:
+    """Each member is at its index with the database's token counts and answer ids."""
+    shard = write_shard(tmp_path, [sample(1), sample(2)])
+    stored = {shard.path.name: [member(1, 0), member(2, index, **changes)]}
+
+    found = problems(tmp_path, members_of=lambda name: stored[name])
+    assert [uid for uid, _ in found] == [sample(2).uid] * (words is not None)
+    assert all(words in problem for _, problem in found if words)
