@@ -143,13 +143,14 @@ class SlotLoop:
         with self._wake:
             now = time.monotonic()
             rows = [row for group in self._groups.values() for row in group.rows]
-            held = sum(row.tokens for row in rows)
+            feeding = self._prefilling
+            held = sum(row.tokens for row in rows) + (feeding[0].tokens if feeding else 0)
             tokens = sum(n for at, n in self._rate if now - at < _RATE_WINDOW_S)
             waiting = len(self._queue)
             return Load(
                 running=len(self._live) - waiting,
                 waiting=waiting,
-                used_tokens=held + (self._prefilling[0].tokens if self._prefilling else 0),
+                used_tokens=held,
                 gen_tok_per_s=tokens / _RATE_WINDOW_S,
                 beat_age_s=now - self._beat if self._thread.is_alive() else float("inf"),
             )
@@ -206,7 +207,8 @@ class SlotLoop:
     def _feed_prompts(self) -> None:
         budget = PREFILL_CHUNK_TOKENS
         while budget > 0 and (self._prefilling or self._admit()):
-            budget -= self._feed_chunk(budget)
+            if self._prefilling:
+                budget -= self._feed_chunk(budget)
 
     def _waiting(self) -> int:
         """Count the requests that no free slot will take at once."""
@@ -214,6 +216,7 @@ class SlotLoop:
         return len(self._queue) - max(self._limits.slots - running, 0)
 
     def _admit(self) -> bool:
+        """Take the next request that slots and pool have room for; first come, first served."""
         with self._wake:
             if not self._queue or len(self._live) - len(self._queue) >= self._limits.slots:
                 return False
@@ -222,10 +225,14 @@ class SlotLoop:
                 return False
             row = self._queue.popleft()
             self._reserved += charge
-            width = self._width(len(row.request.input_ids))
-            slab = Slab(self._model.shape, width)
+        try:
+            slab = Slab(self._model.shape, self._width(len(row.request.input_ids)))
             slab.add()
-            self._prefilling = (row, slab)
+        except Exception as exc:  # noqa: BLE001 - no memory for this one; the others go on
+            self._fail(row, exc)
+            self._release(row)
+            return True
+        self._prefilling = (row, slab)
         return True
 
     def _feed_chunk(self, budget: int) -> int:
@@ -252,10 +259,10 @@ class SlotLoop:
             else:
                 self._advance([row], logits)
         self._prefilling = None
+        if not row.ending:
+            self._place(row, slab, 0)
         if row.ending:
             self._release(row)
-        else:
-            self._group_for(row).join(row, slab, 0)
 
     # decoding
 
@@ -324,15 +331,28 @@ class SlotLoop:
         """Answer what ended, and move rows that have filled their slab."""
         for index in reversed(range(len(group.rows))):
             row = group.rows[index]
+            outgrown = not row.ending and row.tokens >= group.slab.width
+            if outgrown:
+                self._place(row, group.slab, index)
+            if outgrown or row.ending:
+                group.leave(index)
             if row.ending:
-                group.leave(index)
                 self._release(row)
-            elif row.tokens >= group.slab.width:
-                self._group_for(row).join(row, group.slab, index)
-                group.leave(index)
         if not group.rows:
             with self._wake:
                 self._groups.pop(group.slab.width, None)
+
+    def _place(self, row: Row, source: Slab, index: int) -> None:
+        """Copy a row into the group of its length; if there is no memory, the row fails."""
+        width = self._width(row.tokens + 1)
+        group = self._groups.get(width) or Group(self._model.shape, width)
+        try:
+            group.join(row, source, index)
+        except Exception as exc:  # noqa: BLE001 - no memory for this one; the others go on
+            self._fail(row, exc)
+            return
+        with self._wake:
+            self._groups[width] = group
 
     # bookkeeping
 
@@ -341,13 +361,6 @@ class SlotLoop:
 
     def _charge(self, row: Row) -> int:
         return self._width(row.request.need)
-
-    def _group_for(self, row: Row) -> Group:
-        width = self._width(row.tokens + 1)
-        with self._wake:
-            if width not in self._groups:
-                self._groups[width] = Group(self._model.shape, width)
-            return self._groups[width]
 
     def _fail(self, row: Row, exc: Exception) -> None:
         logger.error("a request failed: %r rid=%r", exc, row.request.rid)

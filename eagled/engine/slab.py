@@ -91,8 +91,8 @@ class Slab:
             store[row, :, start:] = 0
 
     def _grow(self, capacity: int) -> None:
-        self.keys = [self._resized(store, capacity) for store in self.keys]
-        self.values = [self._resized(store, capacity) for store in self.values]
+        stores = [self._resized(store, capacity) for store in self._all()]  # all or none
+        self.keys, self.values = stores[: len(self.keys)], stores[len(self.keys) :]
 
     def _resized(self, store: torch.Tensor, capacity: int) -> torch.Tensor:
         new = self._empty(capacity, store.shape[1], store.shape[3])

@@ -12,8 +12,8 @@ import torch
 
 from eagled.engine.forward import SlotModel
 from eagled.engine.loop import PREFILL_CHUNK_TOKENS
-from eagled.engine.rows import Ending
-from eagled.engine.slab import MIN_WIDTH
+from eagled.engine.rows import Ending, Group
+from eagled.engine.slab import MIN_WIDTH, Slab
 from eagled.errors import RequestRejectedError, ServerBusyError, ServerUnavailableError
 from tests.unit.engine.conftest import DEADLINE_S, Recorder, Runner, prompt
 
@@ -167,6 +167,36 @@ def test_not_finite_logits_fail_one_row_and_poison_no_slot(
 
     assert ["error"] * 3 == endings
     assert wanted == answers
+
+
+@pytest.mark.parametrize(("owner", "name"), [(Slab, "add"), (Group, "join")])
+def test_a_request_without_memory_fails_alone(
+    make_runner: _MakeRunner,
+    reference: _Reference,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: type,
+    name: str,
+) -> None:
+    """If no memory can be had for a row, that row is answered with an error, the others run."""
+    real, calls = getattr(owner, name), iter(range(100))
+
+    def fails_first(self: object, *args: object) -> object:
+        if next(calls) == 0:
+            raise RuntimeError("not enough memory")
+        return real(self, *args)
+
+    monkeypatch.setattr(owner, name, fails_first)
+    runner = make_runner()
+    good = prompt(30, seed=1)
+
+    bad = runner.send(prompt(10, seed=2), max_new_tokens=5)
+    future = runner.send(good, max_new_tokens=5)
+
+    assert (
+        Ending("error", message="RuntimeError: not enough memory") == bad.result(DEADLINE_S).ending
+    )
+    assert reference(good, 5) == list(future.result(DEADLINE_S).output_ids)
+    assert (0, 0, 0, 0) == (*_idle_load(runner), runner.loop._reserved)
 
 
 def test_abort_returns_what_there_is(make_runner: _MakeRunner, slot_model: SlotModel) -> None:
@@ -330,8 +360,6 @@ def _idle_load(runner: Runner) -> tuple[int, int, int]:
 
 def test_logits_of_a_chunked_prompt_equal_those_of_one_pass(slot_model: SlotModel) -> None:
     """Feeding a prompt in chunks gives the logits of a single plain forward."""
-    from eagled.engine.slab import Slab
-
     ids = prompt(40, seed=8)
     slab = Slab(slot_model.shape, MIN_WIDTH)
     slab.add()
