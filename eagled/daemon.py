@@ -35,6 +35,7 @@ from eagled.control.protocol import check_socket_path
 from eagled.control.server import serve_control
 from eagled.daemon_actions import DaemonActions
 from eagled.daemon_log import set_up_logging
+from eagled.daemon_merge import CorpusQueue
 from eagled.daemon_runtime import (
     EXTRACT_SETTING,
     HOLD_SETTING,
@@ -43,7 +44,7 @@ from eagled.daemon_runtime import (
     lane_chooser,
 )
 from eagled.daemon_shards import reconcile_shards
-from eagled.daemon_watch import TICK_S, Watch
+from eagled.daemon_watch import TICK_S, Watch, write_snapshot
 from eagled.disk import DiskGovernor
 from eagled.errors import DiskError, EagledError, StoreError
 from eagled.lanes import ordered_lanes
@@ -109,7 +110,7 @@ class Daemon:
                 try:
                     await self._main_loop(runtime, actions)
                 finally:
-                    await self._shutdown(runtime)
+                    await self._shutdown(runtime, actions)
         logger.info("stopped")
         return 0
 
@@ -167,8 +168,13 @@ class Daemon:
             generator=generator,
             clients=clients,
             doorbell=bell,
-            text=TextDesk(store, bell, lane_chooser(config, clients)),
-            extract=ExtractDesk(store, bell, lambda: not runtime.extraction_reason()),
+            text=TextDesk(store, bell, lane_chooser(config, clients), lambda: not runtime.stopping),
+            extract=ExtractDesk(
+                store,
+                bell,
+                lambda: not runtime.extraction_reason(),
+                _shortlist(config, self._paths),
+            ),
             governor=DiskGovernor(config.disk, clock),
             progress=Progress(),
             board=AlarmBoard(clock),
@@ -237,7 +243,7 @@ class Daemon:
 
     # -- stop
 
-    async def _shutdown(self, runtime: Runtime) -> None:
+    async def _shutdown(self, runtime: Runtime, actions: DaemonActions) -> None:
         """Finish or give back what runs; every step has its own time limit."""
         runtime.stopping = True
         stop_s = 0.0 if self._hurry.is_set() else self._config.daemon.stop_timeout_s
@@ -251,7 +257,7 @@ class Daemon:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._stop_generator(runtime, stop_s))
             group.create_task(self._stop_workers(runtime, stop_s))
-        await _bounded(self._last_words(runtime), STOP_S, "the last event")
+        await _bounded(self._last_words(runtime, actions), STOP_S, "the last event")
 
     async def _stop_generator(self, runtime: Runtime, stop_s: float) -> None:
         task = asyncio.create_task(runtime.generator.stop(stop_s), name="stop generator")
@@ -272,8 +278,11 @@ class Daemon:
         if runtime.supervisor is not None:
             await _bounded(runtime.supervisor.stop(stop_s + STOP_S), stop_s + CLOSE_S, "workers")
 
-    async def _last_words(self, runtime: Runtime) -> None:
+    async def _last_words(self, runtime: Runtime, actions: DaemonActions) -> None:
+        """Take back what workers held, and leave an event and a last snapshot."""
         await runtime.store.release_extract()
+        document = {**await actions.status(), "phase": "stopped"}
+        await asyncio.to_thread(write_snapshot, self._paths.snapshot, document)
         await runtime.store.add_event(EventKind.DAEMON_STOPPED, self._config.run.name, "in order")
 
     # -- signals
@@ -324,6 +333,10 @@ def _lane_rows(config: Config) -> list[LaneRow]:
         LaneRow(name, i, lane.context, lane.limit)
         for i, (name, lane) in enumerate(ordered_lanes(config))
     ]
+
+
+def _shortlist(config: Config, paths: StatePaths) -> CorpusQueue | None:
+    return CorpusQueue(paths) if config.extract.start == "after_merge" else None
 
 
 def _resolve(config: Config, dataset: str, *, defaults: SamplingConfig) -> ResolvedSampling:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
-from eagled.artifacts import write_json
+import orjson
+
 from eagled.daemon_actions import DaemonActions
 from eagled.daemon_runtime import Runtime
 from eagled.daemon_shards import shard_totals
@@ -158,7 +160,7 @@ class Watch:
     async def _write_snapshot(self) -> None:
         document = await self._actions.status()
         self._run.notifier.status(status_line(document))
-        await asyncio.to_thread(write_json, self._run.paths.snapshot, document)
+        await asyncio.to_thread(write_snapshot, self._run.paths.snapshot, document)
 
     # -- alarms
 
@@ -187,6 +189,13 @@ class Watch:
             self._sent_at = now
         text = f"samples are queued, but none was sent for {now - self._sent_at:.0f} s"
         self._run.board.keep("standstill", text, when=now - self._sent_at > IDLE_ALARM_S)
+
+
+def write_snapshot(path: Path, document: dict[str, Any]) -> None:
+    """Replace the snapshot at once; not synced: after a power cut there may be none."""
+    tmp = path.with_name(path.name + ".tmp")
+    tmp.write_bytes(orjson.dumps(document))
+    tmp.replace(path)
 
 
 async def _guarded(name: str, chore: Callable[[], Awaitable[None]]) -> None:

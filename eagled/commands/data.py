@@ -28,7 +28,7 @@ _NamesArgument = Annotated[list[str] | None, typer.Argument(help="Datasets; none
 
 def register(app: typer.Typer) -> None:
     """Add the commands to `app`."""
-    for command in (prep, profile, verify):
+    for command in (prep, profile, plan, vocab, verify):
         app.command()(command)
 
 
@@ -100,6 +100,62 @@ def profile(
     for name, item in profiles.items():
         say(table(name, item))
     say(f"proposed context of the short lane: {cut}")
+
+
+def vocab(
+    version: Annotated[
+        str | None, typer.Argument(help="Corpus version such as v001; none is the newest.")
+    ] = None,
+    *,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Build the draft vocabulary of a corpus."""
+    import dataclasses
+
+    from eagled.paths import StatePaths
+    from eagled.train.corpus import latest_corpus, read_corpus
+    from eagled.train.vocab import vocab_run
+
+    loaded = load(config, settings).config
+    corpora = StatePaths(loaded.run.state_dir).corpora
+    corpus = read_corpus(corpora / version) if version else latest_corpus(corpora)
+    result = vocab_run(loaded, corpus)
+    if as_json:
+        coverage = [dataclasses.asdict(part) for part in result.coverage]
+        say_json(
+            {"folder": str(result.folder), "created": result.created, "fillers": result.fillers,
+             "coverage": coverage}
+        )  # fmt: skip
+        return
+    say(str(result.folder))
+    for part in result.coverage:
+        shown = ", ".join(f"{k} {v}" for k, v in dataclasses.asdict(part).items())
+        say(f"  {shown}")
+    if result.fillers:
+        say(f"  {result.fillers} places are fillers: the corpus has too few different tokens")
+
+
+def plan(
+    *,
+    write: Annotated[bool, typer.Option("--write", help="Write it into the plans folder.")] = False,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+) -> None:
+    """Show the training plan with measured numbers; --write keeps it as a new version."""
+    from eagled.commands.common import call_get
+    from eagled.plan import show_plan, write_plan
+
+    loaded = load(config, settings)
+    try:
+        status = call_get(config, "/v1/status")
+    except UnreachableError:
+        status = None  # the plan then uses the last snapshot
+    if write:
+        say(str(write_plan(loaded.config, status)))
+    else:
+        say(show_plan(loaded.config, status))
 
 
 def verify(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from eagled.control.doorbell import Doorbell
 from eagled.control.protocol import CLAIM_WAIT_S
@@ -38,11 +38,16 @@ class TextDesk:
     """Answers that wait for their check; in the hands of at most one worker each."""
 
     def __init__(
-        self, store: Store, doorbell: Doorbell, lane_of: Callable[[int], str | None]
+        self,
+        store: Store,
+        doorbell: Doorbell,
+        lane_of: Callable[[int], str | None],
+        may_claim: Callable[[], bool],
     ) -> None:
         self._store = store
         self._doorbell = doorbell
         self._lane_of = lane_of
+        self._may_claim = may_claim
         self._held: dict[int, int] = {}  # sample id -> pid
         self._claiming = asyncio.Lock()
 
@@ -63,6 +68,8 @@ class TextDesk:
             await self._doorbell.wait(min(left, LOOK_EVERY_S))
 
     async def _take(self, pid: int, maximum: int) -> list[TextJob]:
+        if not self._may_claim():
+            return []
         async with self._claiming:
             jobs = await self._store.text_jobs(maximum, exclude=self._held.keys())
             self._held.update((job.sample_id, pid) for job in jobs)
@@ -93,17 +100,37 @@ class TextDesk:
                 self.release(pid)
 
 
+class Shortlist(Protocol):
+    """The samples that may be extracted, when not all may."""
+
+    async def next(self, n: int) -> Sequence[int]:
+        """Return up to `n` numbers to try."""
+
+    def put_back(self, ids: Sequence[int]) -> None:
+        """Take back what was not claimed."""
+
+
 class ExtractDesk:
     """Samples that wait for their hidden states.
 
-    Attributes:
+    Args:
+        store: where they are.
+        doorbell: rings when there may be more.
         may_claim: asked before each claim; False keeps the workers waiting.
+        shortlist: hand out only these; None hands out every accepted answer.
     """
 
-    def __init__(self, store: Store, doorbell: Doorbell, may_claim: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        doorbell: Doorbell,
+        may_claim: Callable[[], bool],
+        shortlist: Shortlist | None = None,
+    ) -> None:
         self._store = store
         self._doorbell = doorbell
-        self.may_claim = may_claim
+        self._may_claim = may_claim
+        self._shortlist = shortlist
         self._holders: dict[str, int] = {}  # worker name -> pid
         self._tokens: dict[str, int] = {}  # worker name -> tokens claimed and not in a shard
 
@@ -139,9 +166,15 @@ class ExtractDesk:
             await self._doorbell.wait(min(left, LOOK_EVERY_S))
 
     async def _take(self, worker: str, max_samples: int, max_tokens: int) -> list[ExtractJob]:
-        if not self.may_claim():
+        if not self._may_claim():
             return []
-        jobs = await self._store.claim_extract(max_samples, max_tokens, worker=worker)
+        listed = await self._shortlist.next(max_samples) if self._shortlist is not None else None
+        if listed is not None and not listed:
+            return []
+        jobs = await self._store.claim_extract(max_samples, max_tokens, worker=worker, ids=listed)
+        if self._shortlist is not None and listed is not None and jobs:
+            last = listed.index(jobs[-1].fence.sample_id)
+            self._shortlist.put_back(listed[last + 1 :])
         tokens = sum(job.prompt.n + job.output.n for job in jobs)
         self._tokens[worker] = self._tokens.get(worker, 0) + tokens
         return jobs

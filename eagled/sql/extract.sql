@@ -2,6 +2,17 @@
 -- Accepted answers without hidden states, oldest first.
 SELECT id, n_prompt + n_output FROM sample WHERE state = 3 AND checked = 1 ORDER BY id LIMIT :n;
 
+-- name: extract_these
+-- Those of the given samples that are accepted answers without hidden states, in the given order.
+SELECT s.id, s.n_prompt + s.n_output
+FROM json_each(:ids) AS f CROSS JOIN sample AS s ON s.id = f.value
+WHERE s.state = 3 AND s.checked = 1;
+
+-- name: extract_waiting
+-- Accepted answers without hidden states, in chunks.
+SELECT id, uid FROM sample
+WHERE state = 3 AND checked = 1 AND id > :after ORDER BY id LIMIT :n;
+
 -- name: claim_extract
 -- Hand one sample to an extraction worker.
 UPDATE sample
