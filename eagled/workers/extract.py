@@ -51,6 +51,7 @@ def run_extract_worker(socket: Path, config_path: Path, *, once: bool = False) -
         stop_timeout_s=config.daemon.stop_timeout_s,
         worker=os.environ.get(WORKER_ENV, "extract"),
         once=once,
+        trickle=config.extract.start == "as_completed",
     )
     asyncio.run(_serve(socket, backend, settings))
     return 0

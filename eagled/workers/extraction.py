@@ -36,6 +36,8 @@ MAX_SAMPLES = 256  # of one claim; enough to sort by length
 CLAIM_BATCHES = 4  # batches' worth of tokens in one claim, for the same reason
 IDLE_WAIT_S = 1.0  # the daemon holds an empty claim open itself; this only guards against a spin
 RETRY_WAITS_S = (0.5, 1.0, 2.0, 5.0)  # while the daemon is away; the last one repeats
+LOOK_S = 2.0  # how often an open shard is looked at while a claim waits
+SETTLE_S = 10.0  # idle time after which a batch of work counts as over; twice the daemon's scan
 DISK_WAIT_S = 10.0  # before the next claim after a full disk
 MAX_TRIES = 3  # of one sample that raises without being refused (memory, driver)
 _AHEAD = ("generating", "retry_wait", "generated")  # states that lead to extraction by themselves
@@ -80,7 +82,10 @@ class ExtractSettings:
         stop_timeout_s: longest wait for the daemon after a stop was asked for.
         worker: name of this worker.
         once: end when nothing is left to do, instead of waiting for more.
+        trickle: whether samples come as they are generated; else they come all at once, after a
+            merge, and a shard is closed as soon as no more are handed out.
         idle_wait_s: least time between two empty claims.
+        look_s: how often an open shard is looked at while a claim waits.
         disk_wait_s: wait after a full disk.
     """
 
@@ -91,7 +96,9 @@ class ExtractSettings:
     stop_timeout_s: float
     worker: str = "extract"
     once: bool = False
+    trickle: bool = True
     idle_wait_s: float = IDLE_WAIT_S
+    look_s: float = LOOK_S
     disk_wait_s: float = DISK_WAIT_S
 
 
@@ -119,6 +126,7 @@ class Extraction:
         self._open: _OpenShard | None = None
         self._stop = asyncio.Event()
         self._stop_by_s = 0.0  # monotonic; holds once stopping
+        self._idle_since_s = 0.0  # monotonic
         self._tries: Counter[bytes] = Counter()
         self.shards = 0
         self.samples = 0
@@ -152,6 +160,7 @@ class Extraction:
             jobs = await self._reach(self._claim)
             if jobs:
                 await self._extract(jobs)
+                self._idle_since_s = self._clock.monotonic()
             if await self._is_due(idle=not jobs):
                 await self._close()
             if not jobs and await self._is_finished():
@@ -161,14 +170,24 @@ class Extraction:
                 await self._pause(self._settings.idle_wait_s)
 
     async def _claim(self) -> list[ExtractJob]:
-        """Return claimed jobs, or none when stopped meanwhile (the daemon takes those back)."""
+        """Return claimed jobs, or none when stopped meanwhile (the daemon takes those back).
+
+        A claim can wait long; an open shard is closed meanwhile when it is due.
+        """
         tokens = self._settings.batch_tokens * CLAIM_BATCHES
         claim = asyncio.ensure_future(
             self._link.claim_extract(self._settings.worker, MAX_SAMPLES, tokens)
         )
         stopped = asyncio.ensure_future(self._stop.wait())
         try:
-            await asyncio.wait({claim, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            while not (claim.done() or stopped.done()):
+                await asyncio.wait(
+                    {claim, stopped},
+                    timeout=self._settings.look_s if self._open else None,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                if not (claim.done() or stopped.done()) and await self._is_due(idle=True):
+                    await self._close()
             return claim.result() if claim.done() else []
         finally:
             for task in (claim, stopped):
@@ -312,12 +331,18 @@ class Extraction:
         """Whether the open shard should be closed although it is not full."""
         if self._open is None:
             return False
-        if self._clock.monotonic() - self._open.opened_s >= self._settings.max_wait_s:
+        now = self._clock.monotonic()
+        if now - self._open.opened_s >= self._settings.max_wait_s:
             return True
+        if not self._settings.trickle and now - self._idle_since_s >= SETTLE_S:
+            return idle
         return idle and await self._is_drained()
 
     async def _is_finished(self) -> bool:
-        return self._settings.once and self._open is None and await self._is_drained()
+        """Whether a single pass is over; called after a claim that gave nothing."""
+        if not self._settings.once or self._open is not None:
+            return False
+        return not self._settings.trickle or await self._is_drained()
 
     async def _is_drained(self) -> bool:
         try:

@@ -261,6 +261,8 @@ def _manifest(
     members: Sequence[_Member], splits: Sequence[str], settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the manifest without what only the written table can tell."""
+    made_with = {k: v for k, v in settings["made_with"].items() if k != "server"}
+    identity = {**settings, "made_with": made_with}  # servers may be away when merging again
     listed = hashlib.sha256()
     for m in members:
         listed.update(f"{m.uid} {m.attempt} {m.crc}\n".encode())
@@ -269,7 +271,7 @@ def _manifest(
         "format": CORPUS_FORMAT,
         "eagled": eagled.__version__,
         "members_hash": listed.hexdigest(),
-        "settings_hash": sha256_json(settings),
+        "settings_hash": sha256_json(identity),
         **settings,
         "rows": len(members),
         "tokens": sum(m.n_tokens for m in members),

@@ -114,6 +114,36 @@ async def test_old_shard_is_closed_although_more_may_come(tmp_path: Path) -> Non
     check(daemon, tmp_path, [1])
 
 
+async def test_shard_is_closed_while_a_claim_waits(tmp_path: Path) -> None:
+    """When the last sample is in, the shard is committed although the next claim still waits."""
+    daemon = Daemon([make_job(n) for n in range(3)])
+    daemon.long_poll = asyncio.Event()
+    loop = Extraction(daemon, ToyBackend(), settings(tmp_path, look_s=0.001), FakeClock())
+    running = asyncio.create_task(loop.run())
+    await until(lambda: len(daemon.extracted) == 3)
+
+    assert not running.done()
+    daemon.long_poll.set()
+    await asyncio.wait_for(running, DEADLINE_S)
+    check(daemon, tmp_path, range(3))
+
+
+async def test_after_a_merge_a_shard_is_closed_when_work_ends(tmp_path: Path) -> None:
+    """With all work handed out at once, idle time closes the shard although others are queued."""
+    daemon, clock = Daemon([make_job(n) for n in range(3)]), FakeClock()
+    daemon.generating = 100
+    loop = Extraction(daemon, ToyBackend(), settings(tmp_path, trickle=False, once=False), clock)
+    running = asyncio.create_task(loop.run())
+    await until(lambda: daemon.claims >= 3)
+
+    assert daemon.extracted == {}
+    clock.advance(11)
+    await until(lambda: len(daemon.extracted) == 3)
+    loop.stop()
+    await asyncio.wait_for(running, DEADLINE_S)
+    check(daemon, tmp_path, range(3))
+
+
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for a condition, with a deadline."""
     async with asyncio.timeout(DEADLINE_S):

@@ -223,7 +223,7 @@ async def test_merge_and_vocab_of_a_real_store(tmp_path: Path, tiny_model: Path)
     write_json(paths.datasets / "alpha" / "manifest.json", {"prep_key": "k"})
     with StoreReader(paths.database) as reader:
         result = merge_run(config, reader, server="f1")
-        again = merge_run(config, reader, server="f1")
+        again = merge_run(config, reader, server=None)
 
     made_with = result.corpus.manifest["made_with"]
     assert (result.corpus.n_rows, result.created, again.created) == (60, True, False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -76,6 +77,7 @@ class Daemon:
         self.lose_answers = 0
         self.before_commit: Callable[[], None] = lambda: None
         self.generating = 0
+        self.long_poll: asyncio.Event | None = None  # an empty claim waits for it
 
     async def hello(self, worker: str, kind: str, pid: int) -> None:
         """Accept an extraction worker."""
@@ -90,6 +92,8 @@ class Daemon:
         assert worker
         assert max_tokens > 0
         self.claims += 1
+        if not self.waiting and self.long_poll is not None:
+            await self.long_poll.wait()
         chosen = list(self.waiting)[:max_samples]
         for number in chosen:
             job = self.waiting.pop(number)
