@@ -237,7 +237,7 @@ def _phases(src: _Sources) -> tuple[PhaseFacts, ...]:
         _phase("generate", answered, open_, _generation_span(src), "eagled run"),
         _phase("extract", extracted, to_extract, Span(mid_s=eta), "eagled run"),
         _phase("merge", rows, max(answered - rows, 0), none, "eagled merge"),
-        _phase("verify", 0, extracted, none, "eagled verify"),
+        PhaseFacts("verify", "at any time", "", f"{extracted:,}", none, "`eagled verify`"),
         _phase("vocabulary", int(src.vocab is not None), int(src.vocab is None), none,
                "eagled vocab"),
     )  # fmt: skip
@@ -303,9 +303,8 @@ def _layers(src: _Sources) -> tuple[int, ...]:
 def _decisions(src: _Sources) -> tuple[tuple[str, str], ...]:
     config = src.config
     sampling = _sampling(config)
-    lanes = ", ".join(
-        f"{name} up to {lane_context(lane, None) or 'the server context'} tokens, "
-        f"limit {lane.limit or 'what the server takes'}"
+    lanes = "; ".join(
+        f"{name}: {_up_to(lane_context(lane, None))}, limit {lane.limit or 'of the server'}"
         for name, lane in ordered_lanes(config)
     )
     return (
@@ -321,6 +320,10 @@ def _decisions(src: _Sources) -> tuple[tuple[str, str], ...]:
         ("holdout", f"{config.merge.holdout:.1%} of conversations"),
         ("draft vocabulary", f"{config.vocab.size:,}"),
     )  # fmt: skip
+
+
+def _up_to(context: int | None) -> str:
+    return f"up to {context:,} tokens" if context else "what the server can hold"
 
 
 def _sampling(config: Config) -> ResolvedSampling:

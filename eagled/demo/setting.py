@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 MARKER = ".eagled-demo"
 LANE_CUT_TOKENS = 1024  # lowered from 10,000, so that four prompts of 2,048 and more go long
-MAX_NEW_TOKENS = 80
+MAX_NEW_TOKENS = 96
 SLOTS = 16
 
 
