@@ -36,14 +36,14 @@ class TextChecker:
         try:
             answer = self._judge(job)
         except OutputRejectedError as exc:
-            return TextVerdict(job.sample_id, job.attempt, exc.reason, printable(exc.detail))
+            return TextVerdict(job.sample_id, job.attempt, str(exc.reason), printable(exc.detail))
         if not job.has_next:
             return TextVerdict(job.sample_id, job.attempt, None, answer.note)
         try:
             prompt = self._next_prompt(job, answer)
         except OutputRejectedError as exc:
             return TextVerdict(
-                job.sample_id, job.attempt, None, printable(exc.detail), next_reason=exc.reason
+                job.sample_id, job.attempt, None, printable(exc.detail), next_reason=str(exc.reason)
             )
         return TextVerdict(
             job.sample_id, job.attempt, None, answer.note, next_prompt=pack_ids(prompt)

@@ -89,7 +89,7 @@ class Rejects:
 
     def add(self, row: SourceRow, exc: RowRejectedError, source_id: str | None) -> None:
         """Write and count one rejected row."""
-        self._run.rejected[exc.reason] += 1
+        self._run.rejected[str(exc.reason)] += 1
         detail = printable(exc.detail)
         if len(self._run.examples) < _EXAMPLES:
             self._run.examples.append(f"{row.file} row {row.number}: {exc.reason}: {detail}")

@@ -248,7 +248,7 @@ def _chosen(run: PrepRun, candidates: Iterator[Candidate]) -> Iterator[Candidate
         if run.kept < count:
             yield candidate
         else:
-            run.rejected[RowReason.NOT_CHOSEN] += 1
+            run.rejected[RowReason.NOT_CHOSEN.value] += 1
         if run.kept >= count and not run.dataset.shuffle:
             run.stopped_early = True
             return
@@ -265,7 +265,7 @@ def _by_chance(run: PrepRun, candidates: Iterator[Candidate]) -> Iterator[Candid
             heapq.heappush(heap, entry)
         else:
             heapq.heappushpop(heap, entry)
-            run.rejected[RowReason.NOT_CHOSEN] += 1
+            run.rejected[RowReason.NOT_CHOSEN.value] += 1
     for _, _, candidate in sorted(heap, key=lambda entry: (-entry[0], entry[1])):
         yield candidate
 
