@@ -1,0 +1,120 @@
+"""Install the systemd units with drop-ins for a configuration.
+
+Guarantee: the units are the files of `systemd/`, unchanged; what differs on this machine (program
+folder, data folder, model folder, addresses) is in one drop-in a unit, so that an update replaces
+the units and keeps the drop-ins readable. Nothing is started or enabled.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from eagled.artifacts import write_bytes
+from eagled.config import Config
+from eagled.config_load import LoadedConfig
+from eagled.errors import ConfigError, UsageError
+
+UNITS = ("eagled@.service", "eagled-text@.service", "eagled-extract@.service", "eagled.slice")
+_COMMANDS = {
+    "eagled@.service": "run",
+    "eagled-text@.service": "worker text",
+    "eagled-extract@.service": "worker extract",
+}
+_OTHER = {"eagled.sysusers": "sysusers.d/eagled.conf", "eagled.tmpfiles": "tmpfiles.d/eagled.conf"}
+_INSTANCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]{0,63}")
+_HOMES = (Path("/home"), Path("/root"), Path("/run/user"))
+_UNSAFE = re.compile(r"[\s\"'\\%$]")
+
+
+def install_units(loaded: LoadedConfig, instance: str, root: Path) -> list[Path]:
+    """Write units and drop-ins below `root`/etc and return their paths.
+
+    Raises:
+        UsageError: if the instance's name cannot be one.
+        ConfigError: if a path of the configuration cannot stand in a unit file.
+        DiskError: if the folder cannot be written (run it as root).
+    """
+    if not _INSTANCE.fullmatch(instance):
+        raise UsageError(f"{instance!r} cannot be an instance: letters, digits, '_' and '.'")
+    files = {root / "etc/systemd/system" / name: _source(name) for name in UNITS}
+    files |= {root / "etc" / target: _source(name) for name, target in _OTHER.items()}
+    for unit in _COMMANDS:
+        name = unit.replace("@", f"@{instance}")
+        path = root / "etc/systemd/system" / f"{name}.d" / "10-eagled.conf"
+        files[path] = "\n".join(drop_in(loaded, unit, instance)) + "\n"
+    for path, text in files.items():
+        write_bytes(path, text.encode())
+        path.chmod(0o644)
+    return list(files)
+
+
+def drop_in(loaded: LoadedConfig, unit: str, instance: str) -> Iterator[str]:
+    """Yield the lines that a unit needs on this machine for this configuration."""
+    config = loaded.config
+    yield f"# made by `eagled service install {instance}` from {loaded.path}; install again to renew"
+    yield "[Service]"
+    bin_dir = Path(sys.executable).parent
+    yield f"Environment=PATH={_safe(bin_dir)}:/usr/local/bin:/usr/bin:/bin"
+    if loaded.path != Path(f"/etc/eagled/{instance}.toml"):
+        yield "ExecStart="
+        command = _COMMANDS[unit]
+        yield f"ExecStart=/usr/bin/env eagled {command} --config {_safe(loaded.path)}"
+    yield f"ReadWritePaths={_safe(config.run.state_dir)}"
+    reads = [loaded.path.parent, *_read_folders(config)]
+    yield "ReadOnlyPaths=" + " ".join(f"-{_safe(p)}" for p in dict.fromkeys(reads))
+    programs = dict.fromkeys((Path(sys.prefix), Path(sys.base_prefix)))
+    yield "ExecPaths=" + " ".join(f"-{_safe(p)}" for p in programs)
+    touched = [config.run.state_dir, *reads, *programs]
+    if any(home in path.parents for path in touched for home in _HOMES):
+        yield "# something of it lies in a home folder"
+        yield "ProtectHome=read-only"
+    if unit == "eagled@.service":
+        yield from _addresses(config)
+
+
+def _read_folders(config: Config) -> Iterator[Path]:
+    for value in (config.target.model, config.target.tokenizer):
+        if value is not None and Path(value).is_absolute():
+            yield Path(value)
+    if config.target.chat_template is not None:
+        yield config.target.chat_template.parent
+    for server in config.servers:
+        if server.api_key_file is not None:
+            yield server.api_key_file.parent
+
+
+def _addresses(config: Config) -> Iterator[str]:
+    """Yield what lets the daemon reach its servers; localhost is open already."""
+    for host in dict.fromkeys(urlsplit(server.url).hostname or "" for server in config.servers):
+        if host == "localhost":
+            continue
+        try:
+            address = ipaddress.ip_address(host)
+        except ValueError:
+            yield f"# {host} is a name: its address may change, so none is refused"
+            yield "IPAddressDeny="
+            return
+        if not address.is_loopback:
+            yield f"IPAddressAllow={address}"
+
+
+def _safe(path: Path) -> str:
+    if _UNSAFE.search(str(path)):
+        raise ConfigError(
+            f"{path} cannot stand in a systemd unit: use a path without spaces, quotes, % and $"
+        )
+    return str(path)
+
+
+def _source(name: str) -> str:
+    """Return a file of `systemd/`, from the installed package or from the checkout."""
+    here = Path(__file__).parent
+    for folder in (here / "systemd", here.parent / "systemd"):
+        if (folder / name).is_file():
+            return (folder / name).read_text(encoding="utf-8")
+    raise ConfigError(f"this installation of eagled has no {name}; install it again")
