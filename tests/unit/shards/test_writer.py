@@ -210,6 +210,46 @@ def test_disk_error_while_renaming(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.fault("F72")
+def test_final_name_appears_by_rename_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to the rename nothing has the final name: when that fails, nothing is left at all."""
+
+    def fail(_self: Path, _target: Path) -> Path:
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(DiskError, match="make room"):
+        write_shard(tmp_path, [sample(1)])
+
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.fault("F72")
+def test_full_disk_while_a_shard_is_replaced(tmp_path: Path) -> None:
+    """When the copy that should replace a shard does not fit, the old one stands, readable."""
+    old = write_shard(tmp_path, [sample(n, 20, 20) for n in range(10)])
+    before = old.path.read_bytes()
+    script = (
+        "import resource, signal, sys; from pathlib import Path\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({_DISK_ROOM}, {_DISK_ROOM}))\n"
+        "from eagled.shards.writer import rewrite_metadata\n"
+        "from eagled.errors import DiskError\n"
+        "try:\n"
+        "    rewrite_metadata(Path(sys.argv[1]), {'note': 'x'})\n"
+        "except DiskError as exc:\n"
+        "    sys.exit(str(exc.exit_code) + str(exc))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(old.path)],
+        capture_output=True, text=True, check=False, cwd=Path(__file__).parents[3],
+    )  # fmt: skip
+
+    assert done.stderr.startswith("74cannot write"), done.stderr
+    assert [p.name for p in tmp_path.iterdir()] == [old.path.name]
+    assert old.path.read_bytes() == before
+
+
 @pytest.mark.fault("F75")
 def test_rewrite_goes_through_a_new_file(tmp_path: Path) -> None:
     """Adding metadata keeps every value, and a reader that has the old file mapped is unharmed."""
