@@ -160,6 +160,10 @@ def load_model(
     check_model_config(text_config, context)
     tokenizer = _load_tokenizer(folder)
     model = _guarded(folder, lambda: _load_weights(folder, dtype, _device(device)))
+    if getattr(model, "_is_stateful", False):
+        raise ConfigError(
+            f"the embedded engine cannot serve {config.model_type!r}: it is recurrent"
+        )
     shape = _probe_shape(model, config)
     info = ModelInfo(
         path=str(folder),

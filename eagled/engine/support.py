@@ -19,7 +19,8 @@ _WHAT_WORKS = (
     "Mistral without a window); serve others with SGLang and list its URL under [[servers]]"
 )
 DTYPES = ("auto", "bfloat16", "float16", "float32")
-_FULL = {"full_attention", "attention", "full"}
+_FULL = {"full_attention", "attention", "full", "global"}
+_KIND_LISTS = ("layer_types", "layers_block_type", "block_types", "attention_layers")
 _RECURRENT_KEYS = (
     "ssm_cfg",
     "mamba_d_state",
@@ -124,12 +125,12 @@ def _latent_attention(config: Any) -> str | None:  # noqa: ANN401 - as above
 
 
 def _recurrent_layers(config: Any) -> str | None:  # noqa: ANN401 - as above
-    kinds = set(getattr(config, "layer_types", None) or ())
-    other = sorted(kinds - _FULL - {"sliding_attention"})
-    if other:
-        return f"layer_types holds {', '.join(other)}: linear or hybrid attention keeps other state"
+    lists = {name: set(getattr(config, name, None) or ()) for name in _KIND_LISTS}
+    for name, kinds in lists.items():
+        if other := sorted(kinds - _FULL - {"sliding_attention"}):
+            return f"{name} holds {', '.join(other)}: linear, hybrid or local attention"
     keys = [key for key in _RECURRENT_KEYS if getattr(config, key, None)]
-    if keys and not kinds:
+    if keys and not any(lists.values()):
         return f"{keys[0]} is set: a recurrent (state-space or linear-attention) model"
     return None
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 from transformers import (
+    BambaConfig,
     DeepseekV3Config,
     Gemma2Config,
+    GPTNeoConfig,
     LlamaConfig,
     MambaConfig,
     MistralConfig,
@@ -35,8 +37,10 @@ from eagled.errors import ConfigError
         ),
         (DeepseekV3Config(), 4096, "kv_lora_rank = 512"),
         (Qwen3NextConfig(), 4096, "linear_attention"),
-        (MambaConfig(), 4096, "linear or hybrid|recurrent"),
+        (MambaConfig(), 4096, "linear_attention|recurrent"),
         (SimpleNamespace(state_size=16), 4096, "state_size is set: a recurrent"),
+        (BambaConfig(attn_layer_indices=[1]), 4096, "linear_attention|mamba"),
+        (GPTNeoConfig(), 2048, "attention_layers holds local"),
         (T5Config(), 512, "encoder-decoder"),
     ],
 )
