@@ -8,7 +8,6 @@ The document is produced by `eagled/status.py` and described in docs/status.md: 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -16,8 +15,11 @@ from eagled.printable import printable
 
 MAX_ROWS = 2000  # lanes, datasets or servers shown; a broken document must not fill the memory
 MAX_ALARMS = 100
+MAX_POINTS = 1000
+HISTORY_STEP_S = 5.0  # between two points of a lane's history: `EVERY_S` of eagled/progress.py
 NAME_CHARS = 200
 TEXT_CHARS = 300
+_HUGE = 1e300  # no count, size or time comes near; beyond it floats overflow
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +95,16 @@ class Dataset:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One endpoint; shares are 0 to 1, rates tokens a second."""
+    """One endpoint; `in_flight` are our requests, `running` and `waiting` all that it has."""
 
     label: str
     state: str | None
+    in_flight: float | None
     running: float | None
     waiting: float | None
     kv_share: float | None
-    hit_share: float | None
     out_rate: float | None
-    limit: float | None
+    faults: float | None
     note: str | None
 
 
@@ -125,15 +127,20 @@ class Extraction:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """The governor's numbers, in bytes; `full_s` is the time until the budget is used."""
+    """The governor's numbers, in bytes.
+
+    `to_come` is what the rest of the run will write, `full_s` the time until the room ends; None
+    when that is not known, or when the work ends before.
+    """
 
     used: float | None
     free: float | None
     budget: float | None
     reserve: float | None
-    projected: float | None
+    to_come: float | None
     full_s: float | None
     paused: bool | None
+    note: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,15 +166,15 @@ class Event:
 class Snapshot:
     """One status document.
 
-    `at_ms` is UTC milliseconds of when the daemon made it; `history_step_s` the seconds between
-    two points of the lanes' histories, if the daemon keeps any.
+    `at_ms` is UTC milliseconds of when the daemon made it; `oldest_s` how long the oldest request
+    has been at a server.
     """
 
     run: str | None
     phase: str | None
     at_ms: float | None
     uptime_s: float | None
-    history_step_s: float | None
+    oldest_s: float | None
     lanes: tuple[Lane, ...]
     datasets: tuple[Dataset, ...]
     servers: tuple[Server, ...]
@@ -190,30 +197,21 @@ def add(*values: float | None) -> float | None:
     return sum(known) if known else None
 
 
-def _number(doc: Mapping[str, object], *keys: str) -> float | None:
-    for key in keys:
-        value = doc.get(key)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            number = float(value) if abs(value) < 1e300 else math.inf  # noqa: PLR2004 - float range
-            if math.isfinite(number):
-                return number
-    return None
+def _number(doc: Mapping[str, object], key: str) -> float | None:
+    value = doc.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if abs(value) < _HUGE else None  # NaN compares false
 
 
-def _flag(doc: Mapping[str, object], *keys: str) -> bool | None:
-    for key in keys:
-        value = doc.get(key)
-        if isinstance(value, bool):
-            return value
-    return None
+def _flag(doc: Mapping[str, object], key: str) -> bool | None:
+    value = doc.get(key)
+    return value if isinstance(value, bool) else None
 
 
-def _text(doc: Mapping[str, object], *keys: str, limit: int = TEXT_CHARS) -> str | None:
-    for key in keys:
-        value = doc.get(key)
-        if isinstance(value, str) and value:
-            return printable(value, limit)
-    return None
+def _text(doc: Mapping[str, object], key: str, limit: int = TEXT_CHARS) -> str | None:
+    value = doc.get(key)
+    return printable(value, limit) if isinstance(value, str) and value else None
 
 
 def _mapping(value: object) -> Mapping[str, object]:
@@ -237,17 +235,13 @@ def _entries(value: object) -> Iterator[tuple[str, Mapping[str, object]]]:
 
 
 def _counts(doc: Mapping[str, object]) -> Counts:
-    nested = _mapping(doc.get("counts") or doc.get("states") or doc.get("samples"))
-    return Counts(*(_number(doc, s) if s in doc else _number(nested, s) for s in STATES))
+    return Counts(*(_number(doc, s) for s in STATES))
 
 
-def _series(doc: Mapping[str, object], *keys: str) -> tuple[float, ...]:
-    for key in keys:
-        value = doc.get(key)
-        if isinstance(value, list):
-            numbers = [_number({"v": v}, "v") for v in value[-1000:]]
-            return tuple(max(0.0, n) for n in numbers if n is not None)
-    return ()
+def _series(value: object) -> tuple[float, ...]:
+    points = value[-MAX_POINTS:] if isinstance(value, list) else []
+    numbers = (_number({"v": v}, "v") for v in points)
+    return tuple(max(0.0, n) for n in numbers if n is not None)
 
 
 def _lane(name: str, doc: Mapping[str, object]) -> Lane:
@@ -264,7 +258,7 @@ def _lane(name: str, doc: Mapping[str, object]) -> Lane:
         p50_s=_number(doc, "p50_s"),
         p95_s=_number(doc, "p95_s"),
         eta_s=_number(doc, "eta_s"),
-        history=_series(doc, "out_tok_per_s_history", "history"),
+        history=_series(doc.get("history")),
     )
 
 
@@ -281,77 +275,57 @@ def _dataset(name: str, doc: Mapping[str, object]) -> Dataset:
     )
 
 
-def _server_state(doc: Mapping[str, object]) -> str | None:
-    healthy = _flag(doc, "ok", "healthy", "up")
-    word = _text(doc, "state", "status", limit=20)
-    return word or (None if healthy is None else "ok" if healthy else "down")
-
-
 def _server(name: str, doc: Mapping[str, object]) -> Server:
-    load = _mapping(doc.get("load"))
-    both = {**load, **doc}
     return Server(
         label=printable(name.removeprefix("http://"), NAME_CHARS),
-        state=_server_state(doc),
-        running=_number(both, "running", "num_running_reqs", "in_flight"),
-        waiting=_number(both, "waiting", "queue", "num_waiting_reqs", "num_queue_reqs"),
-        kv_share=_number(both, "kv_share", "kv_usage", "token_usage"),
-        hit_share=_number(both, "cache_hit_rate", "hit_share"),
-        out_rate=_number(both, "out_tok_per_s", "gen_tok_per_s", "gen_throughput"),
-        limit=_number(both, "max_running", "max_running_requests", "limit", "max_in_flight"),
-        note=_text(both, "error", "reason", "note", "detail", "model"),
+        state=_text(doc, "state", limit=20),
+        in_flight=_number(doc, "in_flight"),
+        running=_number(doc, "running"),
+        waiting=_number(doc, "waiting"),
+        kv_share=_number(doc, "kv_usage"),
+        out_rate=_number(doc, "gen_tok_per_s"),
+        faults=_number(doc, "faults"),
+        note=_text(doc, "error"),
     )
 
 
 def _extraction(doc: Mapping[str, object]) -> Extraction:
     return Extraction(
-        state=_text(doc, "state", "status", limit=40),
+        state=_text(doc, "state", limit=40),
         paused=_flag(doc, "paused"),
         workers=_number(doc, "workers"),
-        samples=_number(doc, "samples", "extracted", "n_samples"),
-        shards=_number(doc, "shards", "n_shards"),
-        n_bytes=_number(doc, "bytes", "shard_bytes", "file_bytes"),
+        samples=_number(doc, "samples"),
+        shards=_number(doc, "shards"),
+        n_bytes=_number(doc, "bytes"),
         bytes_per_token=_number(doc, "bytes_per_token"),
         sample_rate=_number(doc, "samples_per_s"),
-        token_rate=_number(doc, "tok_per_s", "tokens_per_s"),
+        token_rate=_number(doc, "tok_per_s"),
         eta_s=_number(doc, "eta_s"),
-        note=_text(doc, "reason", "note", "pause_reason", "error"),
+        note=_text(doc, "reason"),
     )
 
 
 def _disk(doc: Mapping[str, object], at_ms: float | None) -> Disk:
-    full_at = _number(doc, "full_at", "full_at_ms")
-    full_s = _number(doc, "full_in_s", "full_s")
-    if full_s is None and full_at is not None and at_ms is not None:
-        full_s = max(0.0, (_as_ms(full_at) - at_ms) / 1000)
+    full_at = _number(doc, "full_at")
     return Disk(
         used=_number(doc, "used_bytes"),
         free=_number(doc, "free_bytes"),
         budget=_number(doc, "budget_bytes"),
         reserve=_number(doc, "reserve_bytes"),
-        projected=_number(doc, "projected_bytes"),
-        full_s=full_s,
+        to_come=_number(doc, "projected_bytes"),
+        full_s=None if full_at is None or at_ms is None else max(0.0, full_at - at_ms) / 1000,
         paused=_flag(doc, "paused"),
+        note=_text(doc, "reason"),
     )
-
-
-def _as_ms(stamp: float) -> float:
-    """Unix seconds or milliseconds as milliseconds; 1e11 s lies in the year 5138."""
-    return stamp * 1000 if stamp < 1e11 else stamp  # noqa: PLR2004 - see above
 
 
 def _alarm(value: object) -> Alarm | None:
-    if isinstance(value, str):
-        return Alarm("warn", printable(value, TEXT_CHARS), None)
     doc = _mapping(value)
-    text = _text(doc, "text", "message", "detail", "name", "kind")
+    text = _text(doc, "text") or _text(doc, "kind")
     if text is None:
         return None
-    return Alarm(
-        level=(_text(doc, "level", "severity", limit=10) or "warn").lower(),
-        text=text,
-        since_ms=_number(doc, "since_ms", "at_ms", "since"),
-    )
+    level = (_text(doc, "level", limit=10) or "warn").lower()
+    return Alarm(level, text, _number(doc, "since_ms"))
 
 
 def _alarms(value: object) -> tuple[Alarm, ...]:
@@ -373,15 +347,13 @@ def parse_event(row: object) -> Event | None:
 def parse_status(doc: object) -> Snapshot:
     """Return the snapshot that a status document holds; never raises for any JSON value."""
     top = _mapping(doc)
-    at_ms = _number(top, "at_ms", "now_ms", "as_of_ms")
-    run = top.get("run")
-    phase = top.get("phase")
+    at_ms = _number(top, "at_ms")
     return Snapshot(
-        run=_text(_mapping(run), "name", limit=64) or _text(top, "run", "name", limit=64),
-        phase=_text(_mapping(phase), "name", "phase", limit=60) or _text(top, "phase", limit=60),
+        run=_text(top, "run", limit=64),
+        phase=_text(top, "phase", limit=60),
         at_ms=at_ms,
         uptime_s=_number(top, "uptime_s"),
-        history_step_s=_number(top, "history_step_s"),
+        oldest_s=_number(top, "oldest_running_s"),
         lanes=tuple(_lane(n, e) for n, e in _entries(top.get("lanes"))),
         datasets=tuple(_dataset(n, e) for n, e in _entries(top.get("datasets"))),
         servers=tuple(_server(n, e) for n, e in _entries(top.get("servers"))),

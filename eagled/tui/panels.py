@@ -133,7 +133,7 @@ def _pair(label: str, *value: Span) -> Line:
 
 def _server_word(server: Server) -> Span:
     word = (server.state or MISSING).upper()
-    return word, "ok" if word in {"OK", "UP", "CLOSED", "READY"} else "bad"
+    return word, "ok" if word == "UP" else "warn" if word in {"STARTING", "TRIAL"} else "bad"
 
 
 def servers(view: View, width: int, _: int = 0) -> list[Line]:
@@ -146,25 +146,25 @@ def servers(view: View, width: int, _: int = 0) -> list[Line]:
         if len(found) <= _FULL_SERVERS:
             lines += _server_numbers(server)
         if server.note:
-            lines.append(_pair("", (server.note, "dim")))
+            lines.append(_pair("", (server.note, "warn")))
     if not found:
         lines.append(_pair("none told"))
+    if found:
+        lines.append(
+            _pair("oldest", (duration(view.snapshot.oldest_s), ""), ("   running request", "dim"))
+        )
     return lines
 
 
 def _server_numbers(server: Server) -> list[Line]:
-    of = f"/{count(server.limit)}" if server.limit else ""
-    kv = f"{bar(server.kv_share, 20)} {percent(server.kv_share)}"
+    faults: Span = (count(server.faults), "warn" if server.faults else "")
+    waiting: Span = (count(server.waiting), "warn" if server.waiting else "")
     return [
-        _pair(
-            "running",
-            (f"{count(server.running)}{of}", ""),
-            ("   waiting ", "dim"),
-            (count(server.waiting), ""),
-        ),
-        _pair("generating", (f"{rate(server.out_rate)} tok/s", "")),
-        _pair("KV cache", (kv, "bar"), ("   hit ", "dim"), (percent(server.hit_share), "")),
-    ]
+        _pair("running", (count(server.running), ""), ("   waiting ", "dim"), waiting,
+              ("   ours ", "dim"), (count(server.in_flight), "")),
+        _pair("generating", (f"{rate(server.out_rate)} tok/s", ""), ("   faults ", "dim"), faults),
+        _pair("KV cache", (f"{bar(server.kv_share, 20)} ", "bar"), (percent(server.kv_share), "")),
+    ]  # fmt: skip
 
 
 def _extraction_word(found: Extraction) -> Span:
@@ -216,9 +216,13 @@ def _disk_line(found: Disk) -> float:
     return min(_disk_total(found), reachable) if found.free is not None else _disk_total(found)
 
 
-def _projected_share(found: Disk) -> float | None:
-    total = _disk_total(found)
-    return None if found.projected is None or total <= 0 else found.projected / total
+def _at_end(found: Disk) -> float | None:
+    return None if found.to_come is None else (found.used or 0) + found.to_come
+
+
+def _end_share(found: Disk) -> float | None:
+    total, end = _disk_total(found), _at_end(found)
+    return None if end is None or total <= 0 else end / total
 
 
 def _projection_style(share: float | None) -> Literal["", "warn", "bad"]:
@@ -228,29 +232,30 @@ def _projection_style(share: float | None) -> Literal["", "warn", "bad"]:
 
 
 def _disk_bar(found: Disk, width: int) -> str:
-    used = found.used or 0
-    planned = max(0.0, (found.projected or used) - used)
-    return disk_bar(used, planned, _disk_line(found), _disk_total(found), width)
+    used, to_come = found.used or 0, max(0.0, found.to_come or 0)
+    return disk_bar(used, to_come, _disk_line(found), _disk_total(found), width)
 
 
 def disk(view: View, width: int, _: int = 0) -> list[Line]:
     """Return the panel of the disk governor."""
     found = view.snapshot.disk
-    lines = [rule("DISK", width, "stopped at the reserve" if found and found.paused else "")]
+    lines = [rule("DISK", width)]
     if found is None:
         return [*lines, _pair("none told")]
-    share = _projected_share(found)
+    share = _end_share(found)
     of = f" of {size(found.budget)} budget" if found.budget else ""
-    return [
-        *lines,
+    lines += [
         _pair("used", (size(found.used), "bold"), (of, "dim")),
         (("  ", ""), (_disk_bar(found, max(0, width - 4)), "bar")),
         _pair(
-            "at the end", (f"{size(found.projected)}   {percent(share)}", _projection_style(share))
+            "at the end", (f"{size(_at_end(found))}   {percent(share)}", _projection_style(share))
         ),
         _pair("free", (size(found.free), ""), ("   reserve ", "dim"), (size(found.reserve), "")),
-        _pair("full in", (duration(found.full_s), "")),
+        _pair("full in", (duration(found.full_s), "warn" if found.full_s is not None else "")),
     ]
+    if found.paused:
+        lines.append(_pair("", ("extraction waits: ", "warn"), (found.note or MISSING, "warn")))
+    return lines
 
 
 def _alarm_style(alarm: Alarm) -> Literal["bad", "warn", "dim"]:
@@ -354,7 +359,7 @@ def _compact_server(found: Sequence[Server]) -> Line:
     word, style = _server_word(first)
     numbers = (
         f"  run {count(first.running)} wait {count(first.waiting)}  KV {percent(first.kv_share)}"
-        f"  hit {percent(first.hit_share)}  {rate(first.out_rate)} tok/s"
+        f"  {rate(first.out_rate)} tok/s"
     )
     return ((" server  ", "dim"), (word, style), (numbers, ""), (f"{more}  {first.label}", "dim"))
 
@@ -371,9 +376,9 @@ def _compact_extraction(found: Extraction | None) -> Line:
 def _compact_disk(found: Disk | None, width: int) -> Line:
     if found is None:
         return ((" disk    ", "dim"), (MISSING, ""))
-    share = _projected_share(found)
+    share = _end_share(found)
     cells = max(0, min(20, width - 60))
-    text = f"  {size(found.used)}, at the end {size(found.projected)}"
+    text = f"  {size(found.used)}, at the end {size(_at_end(found))}"
     of = f" of {size(_disk_total(found))}  {percent(share)}"
     return (
         (" disk    ", "dim"),

@@ -14,12 +14,12 @@ from typing import Literal
 
 from eagled.clock import Clock
 from eagled.printable import printable
-from eagled.tui.model import Event, Lane, Snapshot, parse_event, parse_status
+from eagled.tui.model import HISTORY_STEP_S, Event, Lane, Snapshot, parse_event, parse_status
 from eagled.tui.panels import Link, View
 from eagled.tui.tables import DatasetRow, LaneRow
 
-POINT_S = 5.0  # one point of a history covers this long
-POINTS = 360  # half an hour
+POINT_S = HISTORY_STEP_S  # one point of a history covers this long
+POINTS = 180  # a quarter of an hour, as the daemon keeps
 STALE_S = 3.0  # age from which a snapshot is called stale
 KEPT_EVENTS = 200  # more than any screen has lines
 _SETTLE_S = 3.0  # a change that no snapshot shows by then is no longer marked as on its way
@@ -237,8 +237,7 @@ class TopState:
         )
         datasets = tuple(DatasetRow(d, self._waits_of("dataset", d.key)) for d in snapshot.datasets)
         told = max((len(lane.history) for lane in snapshot.lanes), default=0)
-        step = snapshot.history_step_s
-        span = told * step if told and step else history.span_s
+        span = told * HISTORY_STEP_S or history.span_s
         return View(snapshot, self.link(), lanes, datasets, events, span, self.clock.now_ms())
 
     def target(self, kind: Kind, key: str) -> Target | None:

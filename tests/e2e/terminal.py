@@ -110,7 +110,7 @@ class Tmux:
         self._socket = folder / "tmux.sock"
         self._exit = folder / "exit-code"
         self._config = folder / "tmux.conf"
-        self._config.write_text("set -g remain-on-exit off\nset -g focus-events on\n")
+        self._config.write_text("set -g remain-on-exit off\n")
 
     def run(self, *words: str) -> str:
         """Run a tmux command; return what it prints."""

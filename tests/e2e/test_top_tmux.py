@@ -141,7 +141,7 @@ def test_a_lost_terminal_ends_it(tmp_path: Path) -> None:
     master, slave = pty.openpty()
     command = f"trap '' HUP; exec {top_command(tmp_path / 'none.sock')}"
     process = subprocess.Popen(
-        ["sh", "-c", command], stdin=slave, stdout=slave, stderr=slave,
+        ["/bin/sh", "-c", command], stdin=slave, stdout=slave, stderr=slave,
         env=clean_environ(TERM="xterm-256color"), start_new_session=True,
     )  # fmt: skip
     os.close(slave)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from textual import events
 from textual.pilot import Pilot
 from textual.widgets import Input
 
 from eagled.errors import UnreachableError, UsageError
 from eagled.tui import panels
-from eagled.tui.app import TopApp, stepped
+from eagled.tui.app import BLURRED_HZ, TopApp, stepped
 from eagled.tui.dialogs import NumberDialog
+from eagled.tui.state import STALE_S
 from eagled.tui.widgets import Look, Table
 from tests.unit.tui.doubles import AT_MS, FakeSource, make_app, screen_text, status, wait_for
 
@@ -36,7 +38,7 @@ async def test_small_screen_has_everything() -> None:
     assert "LIVE 0.2s  up 5h10  14:22:07  !2 alarms" in lines[0]
     assert "▸short      187/200 31 204 48 808   41 1 962 2 140  1m38  4m02" in lines[4]
     assert lines[5].rstrip().endswith("11h50◂")
-    for word in (" server  OK  run 195", "extract running", "disk ", "out/s ", "WARN  13:57"):
+    for word in (" server  UP  run 195", "extract running", "disk ", "out/s ", "WARN  13:57"):
         assert any(word in line for line in lines)
     assert "q quit" in lines[23]
 
@@ -52,8 +54,9 @@ async def test_large_screen_has_everything() -> None:
     for title in ("LANES", "DATASETS", "SERVER", "EXTRACTION", "DISK", "ALARMS 2", "THROUGHPUT"):
         assert f"─ {title} ─" in text
     for told in (
-        "195/256", "71%", "4 297 shards", "92.4 MB/sample", "43 008 B/token", "9.83 TB   94%",
-        "reserve 500 GB", "kimi-k25-2000x", "15 000/15 000", "server_down", "now 2 233",
+        "running    195   waiting 0", "71%", "9m55", "4 297 shards", "92.4 MB/sample",
+        "43 008 B ", "9.83 TB   94%", "reserve 500 GB", "kimi-k25-2000x", "15 000/15 000",
+        "server_down", "now 2 233",
     ):  # fmt: skip
         assert told in text
 
@@ -75,13 +78,13 @@ async def test_resize_rearranges() -> None:
         before = await _shown(app, pilot)
         await pilot.resize_terminal(*SMALL)
         await wait_for(pilot, lambda: "─ SERVER ─" not in screen_text(app))
-        assert " server  OK" in screen_text(app)
+        assert " server  UP" in screen_text(app)
         await pilot.resize_terminal(*LARGE)
         await wait_for(pilot, lambda: before == screen_text(app))
 
 
 async def test_pause_goes_to_the_selected_lane() -> None:
-    """p posts to the lane under the cursor and the row says that the change is on its way."""
+    """Key p posts to the lane under the cursor and the row says that the change is on its way."""
     app, source, _ = make_app()
     async with app.run_test(size=SMALL, notifications=True) as pilot:
         await _shown(app, pilot)
@@ -93,7 +96,7 @@ async def test_pause_goes_to_the_selected_lane() -> None:
 
 
 async def test_pause_on_a_paused_dataset_resumes_it() -> None:
-    """p on a paused dataset resumes it; names are escaped in the path."""
+    """Key p on a paused dataset resumes it; names are escaped in the path."""
     document = status(datasets={"a/b ?": {"paused": True, "priority": 1}})
     app, source, _ = make_app(FakeSource(document))
     async with app.run_test(size=SMALL) as pilot:
@@ -179,7 +182,7 @@ async def test_priority_dialog() -> None:
 
 
 async def test_undo_and_refusals() -> None:
-    """u posts an undo; the daemon's refusal is shown and the screen stays."""
+    """Key u posts an undo; the daemon's refusal is shown and the screen stays."""
     app, source, _ = make_app()
     source.post_error = UsageError("there is [nothing] to undo")
     async with app.run_test(size=LARGE, notifications=True) as pilot:
@@ -202,10 +205,10 @@ async def test_cursor_follows_its_row() -> None:
         app.apply(status(datasets={"new": {}, **status()["datasets"]}))
         assert "openthoughts-114k" == table.selected
         fewer = {k: v for k, v in status()["datasets"].items() if k != "openthoughts-114k"}
-        app.apply(status(datasets=fewer))
-        assert table.selected in fewer
+        app.apply(status(datasets={"new": {}, **fewer}))
+        assert "ultrachat-200k" == table.selected
         app.apply(status(datasets={}))
-        assert table.selected is None
+        assert [None] == [table.selected]
         await pilot.press("G", "p")
         app.apply(status())
         assert "deepswe-kimi-k2" == table.selected
@@ -303,7 +306,7 @@ async def test_a_broken_panel_leaves_the_others(monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_freeze() -> None:
-    """z holds the picture and says so; z again lets it go on."""
+    """Key z holds the picture and says so; z again lets it go on."""
     app, _, clock = make_app()
     async with app.run_test(size=SMALL) as pilot:
         await _shown(app, pilot)
@@ -380,3 +383,24 @@ async def test_ascii_only() -> None:
     assert ">short" in text
     for drawn in (text, dialog, toast):
         assert drawn.isascii(), sorted({c for c in drawn if not c.isascii()})
+
+
+async def test_asks_seldom_while_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the focus the screen asks seldom, yet often enough not to become stale."""
+    assert 1 / BLURRED_HZ < STALE_S
+    monkeypatch.setattr("eagled.tui.app.BLURRED_HZ", 1e-6)
+    source = FakeSource()
+    app = TopApp(source, refresh_hz=1000)
+    async with app.run_test(size=SMALL) as pilot:
+        app.post_message(events.AppBlur())
+        await wait_for(pilot, lambda: source.asked > 0)
+        await pilot.pause()
+        await pilot.pause()
+        before = source.asked
+        for _ in range(20):
+            await pilot.pause()
+        blurred = source.asked - before
+        app.post_message(events.AppFocus())
+        await wait_for(pilot, lambda: source.asked > before + 20)
+
+    assert blurred <= 1

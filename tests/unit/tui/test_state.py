@@ -132,4 +132,4 @@ def test_the_daemons_history_wins() -> None:
     state, _ = _state()
     state.take(status())
 
-    assert (180, 1800.0) == (len(state.view().lanes[0].series), state.view().span_s)
+    assert (180, 900.0) == (len(state.view().lanes[0].series), state.view().span_s)

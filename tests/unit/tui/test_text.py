@@ -10,6 +10,8 @@ from rich.cells import cell_len
 from eagled.printable import printable
 from eagled.tui import text
 
+DASH = "\u2013"
+
 
 @given(st.text(max_size=60), st.integers(0, 50), st.booleans())
 def test_fit_is_exact(raw: str, width: int, right: bool) -> None:  # noqa: FBT001 - hypothesis fills it
@@ -32,8 +34,8 @@ def test_ascii_keeps_the_cells(raw: str) -> None:
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
-        (None, "–"), (0, "0.0s"), (1.94, "1.9s"), (38, "38s"), (98, "1m38"), (3599, "59m59"),
-        (19_210, "5h20"), (86_400 * 4 + 43_300, "4d12h"), (1e12, "years"), (-1, "–"),
+        (None, DASH), (0, "0.0s"), (1.94, "1.9s"), (38, "38s"), (98, "1m38"), (3599, "59m59"),
+        (19_210, "5h20"), (86_400 * 4 + 43_300, "4d12h"), (1e12, "years"), (-1, DASH),
     ],
 )  # fmt: skip
 def test_duration(value: float | None, shown: str) -> None:
@@ -45,7 +47,7 @@ def test_duration(value: float | None, shown: str) -> None:
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
-        (None, "–"), (0, "0 B"), (999, "999 B"), (1000, "1.00 kB"), (9.236e12, "9.24 TB"),
+        (None, DASH), (0, "0 B"), (999, "999 B"), (1000, "1.00 kB"), (9.236e12, "9.24 TB"),
         (92.4e6, "92.4 MB"), (999.6e6, "1.00 GB"), (5e11, "500 GB"),
     ],
 )  # fmt: skip
@@ -56,9 +58,9 @@ def test_size(value: float | None, shown: str) -> None:
 
 def test_counts_rates_and_shares() -> None:
     """Thousands stand apart; small rates and shares keep one decimal; missing is a dash."""
-    assert ["31 204", "–"] == [text.count(31204), text.count(None)]
-    assert ["2 140", "9.4", "0", "–"] == [text.rate(v) for v in (2140.3, 9.44, 0, None)]
-    assert ["71%", "0.4%", "0%", "–"] == [text.percent(v) for v in (0.71, 0.0039, 0, None)]
+    assert ["31 204", DASH] == [text.count(31204), text.count(None)]
+    assert ["2 140", "9.4", "0", DASH] == [text.rate(v) for v in (2140.3, 9.44, 0, None)]
+    assert ["71%", "0.4%", "0%", DASH] == [text.percent(v) for v in (0.71, 0.0039, 0, None)]
 
 
 def test_spark_begins_at_zero() -> None:
