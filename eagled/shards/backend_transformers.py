@@ -164,6 +164,7 @@ def _floats(states: torch.Tensor) -> Any:  # noqa: ANN401 - numpy
 
 
 def _load(target: TargetFacts, dtype: torch.dtype) -> Any:  # noqa: ANN401 - untyped library
+    transformers.utils.logging.disable_progress_bar()  # it would fill the worker's log
     try:
         return transformers.AutoModelForCausalLM.from_pretrained(target.folder, dtype=dtype)
     except (OSError, ValueError) as exc:

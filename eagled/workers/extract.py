@@ -17,6 +17,7 @@ from eagled.clock import SystemClock
 from eagled.config import Config
 from eagled.config_load import load_config
 from eagled.control.client import ControlClient
+from eagled.daemon_log import set_up_logging
 from eagled.errors import ConfigError
 from eagled.shards.backend import StatesBackend
 from eagled.shards.layers import plan_layers
@@ -40,6 +41,7 @@ def run_extract_worker(socket: Path, config_path: Path, *, once: bool = False) -
         ArtifactError: if the back end's states are not those of the planned layers.
         UnreachableError: with `once`, if no daemon answers.
     """
+    set_up_logging()
     config = load_config(config_path).config
     set_threads(config)
     backend = make_backend(config)

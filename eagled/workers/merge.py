@@ -189,6 +189,8 @@ def merge_corpus(
         splits = [split_of(m.conversation, holdout, seed) for m in members]
         _check_content(members, splits, holdout)
         manifest = _manifest(members, splits, settings)
+        if holdout and HOLDOUT not in splits:
+            _log.warning("nothing is held out holdout=%g rows=%d", holdout, len(splits))
         changed = len(frozen) - len(members)
         if changed:
             _log.warning("members changed while merging left_out=%d", changed)
