@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PREFILL_CHUNK_TOKENS = 256  # prompt tokens between two decode steps
+NAN_MARK = "NaN happened"  # SGLang's own sign of broken logits; clients know it
 _IDLE_WAIT_S = 1.0  # the idle loop shows its pulse this often
 _RATE_WINDOW_S = 5.0  # tokens/s are averaged over this
 
@@ -296,9 +297,11 @@ class SlotLoop:
         best_ids = logits.argmax(-1)
         best = logits.gather(-1, best_ids[:, None])[:, 0].isfinite().tolist()  # NaN wins argmax
         for index, (row, top, finite) in enumerate(zip(rows, best_ids.tolist(), best, strict=True)):
+            if not finite:
+                logger.error("a row's logits are not finite rid=%r", row.request.rid)
+                row.ending = Ending("stop", matched=NAN_MARK)
+                continue
             try:
-                if not finite:
-                    raise FloatingPointError("the model returned logits that are not finite")  # noqa: TRY301 - answered like any fault of the row
                 row.output.append(self._next_id(row, logits[index], top))
                 row.ending = self._ending(row)
             except Exception as exc:  # noqa: BLE001 - one row's fault is answered, not spread

@@ -182,7 +182,7 @@ def _check_lengths(prompt: int, new_tokens: int | None, limits: Limits) -> None:
     if new_tokens is not None and prompt + new_tokens > context:
         _refuse(
             f"Requested token count exceeds the model's maximum context length of {context} "
-            f"tokens: {prompt} in the prompt and {new_tokens} new ones."
+            f"tokens: {prompt + new_tokens}, {prompt} in the prompt and {new_tokens} new ones."
         )
     if prompt >= limits.max_req_input_len:
         _refuse(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,3 +30,15 @@ def test_errors_become_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[
 
     assert 78 == code
     assert "slots must be at least 1, got 0" in capsys.readouterr().err
+
+
+def test_the_command_line_does_not_load_torch() -> None:
+    """What the CLI imports from the engine stays free of torch and transformers."""
+    code = (
+        "import sys, eagled.engine.__main__, eagled.engine.main;"
+        "print([m for m in ('torch', 'transformers', 'aiohttp') if m in sys.modules])"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert "[]" == done.stdout.strip()
