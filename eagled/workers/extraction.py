@@ -143,9 +143,12 @@ class Extraction:
         Raises:
             UnreachableError: with `once`, if no daemon answers.
         """
-        await self._startup()
         try:
+            await self._startup()
             await self._main_loop()
+        except UnreachableError:
+            if not self._stop.is_set():
+                raise
         finally:
             await self._close()
 
@@ -253,7 +256,7 @@ class Extraction:
         record = shard.record
         try:
             accepted, stale = await self._reach(
-                lambda: self._link.commit_shard(record, list(members.members))
+                lambda: self._link.commit_shard(record, list(members.members)), insist=True
             )
         except UnreachableError:
             # whether it counted is unknown: the next daemon compares the file with its records
@@ -304,28 +307,38 @@ class Extraction:
 
     async def _report(self, fence: Fence, reason: str, detail: str, *, final: bool) -> None:
         try:
-            await self._reach(lambda: self._link.fail_extract(fence, reason, detail, final=final))
+            await self._reach(
+                lambda: self._link.fail_extract(fence, reason, detail, final=final), insist=True
+            )
         except UnreachableError:
             return  # stopping; a daemon that starts takes every claim back
 
-    async def _reach(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def _reach(self, call: Callable[[], Awaitable[T]], *, insist: bool = False) -> T:
         """Return what `call` gives, repeating it while the daemon is away.
 
+        Args:
+            call: the call.
+            insist: go on until the stop timeout although a stop was asked for.
+
         Raises:
-            UnreachableError: with `once`, or when stopping took too long.
+            UnreachableError: with `once`, or when stopping.
         """
         tries = 0
         while True:
             try:
                 return await call()
             except UnreachableError as exc:
-                stopping = self._stop.is_set()
-                if self._settings.once or (stopping and self._clock.monotonic() >= self._stop_by_s):
+                if self._settings.once or self._is_stopping(insist=insist):
                     raise
                 _log.warning("daemon not reachable: %s", printable(exc))
             wait_s = RETRY_WAITS_S[min(tries, len(RETRY_WAITS_S) - 1)]
             tries += 1
-            await (asyncio.sleep(wait_s) if stopping else self._pause(wait_s))
+            await (asyncio.sleep(wait_s) if self._stop.is_set() else self._pause(wait_s))
+
+    def _is_stopping(self, *, insist: bool) -> bool:
+        """Whether a stop was asked for or, for what must get through, whether its time is up."""
+        stopped = self._stop.is_set()
+        return stopped and (not insist or self._clock.monotonic() >= self._stop_by_s)
 
     async def _is_due(self, *, idle: bool) -> bool:
         """Whether the open shard should be closed although it is not full."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,10 @@ async def test_after_a_merge_a_shard_is_closed_when_work_ends(tmp_path: Path) ->
     loop.stop()
     await asyncio.wait_for(running, DEADLINE_S)
     check(daemon, tmp_path, range(3))
+
+
+def _has_claimed(daemon: Daemon, n: int) -> bool:
+    return daemon.claims >= n
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -345,6 +350,23 @@ async def test_stop_without_a_daemon_ends_in_time(tmp_path: Path) -> None:
 
     assert daemon.shards == {}
     assert [read_shard_header(tmp_path / n).n_tokens for n in names(tmp_path)] == [33]
+
+
+async def test_idle_worker_without_a_daemon_stops_at_once(tmp_path: Path) -> None:
+    """With nothing to hand in, a stop does not wait for a daemon that is gone."""
+    for away_from in (0, 2):
+        daemon = Daemon([])
+        loop = Extraction(
+            daemon, ToyBackend(), settings(tmp_path, once=False, stop_timeout_s=1e9), FakeClock()
+        )
+        daemon.away = 0 if away_from else 10**6
+        running = asyncio.create_task(loop.run())
+        await until(partial(_has_claimed, daemon, away_from))
+        daemon.away = 10**6
+        loop.stop()
+        await asyncio.wait_for(running, DEADLINE_S)
+
+    assert names(tmp_path) == []
 
 
 async def test_daemon_that_is_away_is_waited_for(tmp_path: Path) -> None:
