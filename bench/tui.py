@@ -14,6 +14,7 @@ import random
 import sys
 import tempfile
 import time
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +23,24 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.e2e.terminal import CannedDaemon, Tmux, clean_environ, tmux, top_command
 
 SIZES = ((80, 24), (160, 50))
+POINT_EVERY = 10  # requests; the daemon adds a point to a history every five seconds
 SETTLE_S = 3.0  # start-up paint is not a tick
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def moving(rng: random.Random) -> Any:  # noqa: ANN401 - a function of a JSON document
     """Return a change that moves every live number of a status a little."""
+    asked = count()
 
     def change(document: dict[str, Any]) -> None:
+        point = next(asked) % POINT_EVERY == 0
         for lane in document["lanes"].values():
             for name in ("out_tok_per_s", "in_tok_per_s"):
                 lane[name] *= rng.uniform(0.98, 1.02)
             lane["queued"] -= rng.randrange(3)
             lane["generated"] += rng.randrange(3)
-            lane["history"] = [*lane["history"][1:], lane["out_tok_per_s"]]
+            if point:
+                lane["history"] = [*lane["history"][1:], lane["out_tok_per_s"]]
         for dataset in document["datasets"].values():
             dataset["queued"] -= rng.randrange(2)
             dataset["generated"] += rng.randrange(2)

@@ -25,7 +25,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 
 from eagled.clock import Clock, SystemClock
-from eagled.errors import EagledError
+from eagled.errors import EagledError, UnreachableError
 from eagled.printable import printable
 from eagled.tui import panels
 from eagled.tui.dialogs import MAX_LIMIT, MAX_PRIORITY, HelpScreen, NumberDialog
@@ -376,36 +376,37 @@ class TopApp(App[int]):
         self.run_worker(self._send(target, change), group="post", exit_on_error=False)
 
     async def _send(self, target: Target, change: Mapping[str, object]) -> None:
-        path = f"/v1/{target.kind}s/{quote(target.key, safe='')}"
-        problem = await self._post(path, change)
-        self.state.answered(target, change, ok=problem is None)
-        what = ", ".join(f"{_told(name, value)}" for name, value in change.items())
         name = f"{target.kind} {target.label}"
-        self.say(
-            f"{name}: {what}" if problem is None else f"{name} unchanged: {problem}",
-            bad=problem is not None,
-        )
+        what = ", ".join(_told(field, value) for field, value in change.items())
+        path = f"/v1/{target.kind}s/{quote(target.key, safe='')}"
+        ok, text = await self._post(path, change, f"{name}: {what}")
+        self.state.answered(target, change, ok=ok)
+        self.say(text if ok else f"{name} {text}", bad=not ok)
         self._ask_now.set()
         self.redraw()
 
     async def _undo(self) -> None:
-        problem = await self._post("/v1/undo", {})
-        self.say(
-            "undone" if problem is None else f"nothing undone: {problem}", bad=problem is not None
-        )
+        ok, text = await self._post("/v1/undo", {}, "undone")
+        self.say(text if ok else f"undo {text}", bad=not ok)
         self._ask_now.set()
 
-    async def _post(self, path: str, body: Mapping[str, object]) -> str | None:
-        """Send one change after the ones before it; return what went wrong, if anything."""
+    async def _post(self, path: str, body: Mapping[str, object], done: str) -> tuple[bool, str]:
+        """Send one change after the ones before it; return whether it was made, and what to say.
+
+        The daemon's own words come first; `done` is for an answer without any.
+        """
         async with self._post_order:
             try:
                 async with asyncio.timeout(POST_TIMEOUT_S):
-                    await self._source.post(path, body)
+                    reply = await self._source.post(path, body)
+            except UnreachableError as error:
+                return False, f"not confirmed: {error}"
             except EagledError as error:
-                return str(error)
+                return False, f"refused: {error}"
             except Exception as error:  # noqa: BLE001 - told to the operator; the screen stays
-                return reason_of(error)
-        return None
+                return False, f"not confirmed: {reason_of(error)}"
+        message = reply.get("message") if isinstance(reply, Mapping) else None
+        return True, message if isinstance(message, str) else done
 
 
 def _space(look: Look) -> Panel:

@@ -39,6 +39,7 @@ class FakeSource:
         self.error: Exception | None = None
         self.post_error: Exception | None = None
         self.posts: list[tuple[str, dict[str, object]]] = []
+        self.reply: object = {}
         self.asked = 0
         self.closed = False
 
@@ -58,7 +59,7 @@ class FakeSource:
         self.posts.append((path, dict(body)))
         if self.post_error is not None:
             raise self.post_error
-        return {}
+        return self.reply
 
     async def close(self) -> None:
         """Note that the screen let go."""

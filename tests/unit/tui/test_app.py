@@ -181,16 +181,34 @@ async def test_priority_dialog() -> None:
     assert [("/v1/datasets/mixture-of-thoughts", {"priority": -7})] == source.posts
 
 
-async def test_undo_and_refusals() -> None:
-    """Key u posts an undo; the daemon's refusal is shown and the screen stays."""
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (UsageError("there is [nothing]"), "undo refused: there is [nothing]"),
+        (UnreachableError("gone"), "undo not confirmed: gone"),
+        (TimeoutError(), "undo not confirmed: no answer in time"),
+    ],
+)
+async def test_undo_and_refusals(error: Exception, told: str) -> None:
+    """Key u posts an undo; a refusal is told apart from an answer that never came."""
     app, source, _ = make_app()
-    source.post_error = UsageError("there is [nothing] to undo")
+    source.post_error = error
     async with app.run_test(size=LARGE, notifications=True) as pilot:
         await _shown(app, pilot)
         await pilot.press("u")
-        await wait_for(pilot, lambda: "nothing undone: there is [nothing]" in screen_text(app))
+        await wait_for(pilot, lambda: told in screen_text(app))
 
     assert [("/v1/undo", {})] == source.posts
+
+
+async def test_the_daemons_words_are_shown() -> None:
+    """When the daemon says what it did, its words are what the operator reads."""
+    app, source, _ = make_app()
+    source.reply = {"undone": None, "message": "there is [nothing] to take back"}
+    async with app.run_test(size=LARGE, notifications=True) as pilot:
+        await _shown(app, pilot)
+        await pilot.press("u")
+        await wait_for(pilot, lambda: "there is [nothing] to take back" in screen_text(app))
 
 
 async def test_cursor_follows_its_row() -> None:
