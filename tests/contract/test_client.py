@@ -67,7 +67,7 @@ async def test_an_abort_is_no_answer(client: SglangClient, peer: Peer) -> None:
 async def test_lengths_are_refused_as_too_long(client: SglangClient, peer: Peer) -> None:
     """The server's refusal of lengths is understood, also when the client did not foresee it."""
     with pytest.raises(ContentError) as caught:
-        await client.generate(_request("contract-client-long", peer.context))
+        await client.generate(_request("contract-client-long", peer.context - 1))
 
     assert OutputReason.TOO_LONG_FOR_SERVER == caught.value.reason
 
