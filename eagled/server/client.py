@@ -4,12 +4,11 @@ Guarantee: `generate` returns a whole, natural reply or raises an error whose cl
 blame. Ids are checked against the vocabulary before they are sent (one id too high kills an SGLang
 server). A request that met a dead kept-alive connection is sent once more, at once, on a fresh
 connection. Nothing in here limits how many requests run at once, so nothing here makes one wait.
-Price: about 0.2 ms of CPU a request, most of it aiohttp's (`bench/generation_cpu.py`).
+Price: `bench/generation_cpu.py` measures it beside a bare aiohttp loop.
 
 Decisions:
-- A dead kept-alive connection is one that was used before, gave no byte, and broke within
-  `STALE_S` of sending. Later than that the server had the request, and its end is a crash.
-- Bodies are read whole and unlimited; a reply of 700 KB in one line is a normal reply.
+- Requests go over `wire.py`, which costs half of what aiohttp does; the rare control calls use
+  aiohttp, each on a connection of its own, so that no stale one can fail it.
 - The request is put together from bytes that are made once a dataset; only ids are encoded.
 """
 
@@ -21,10 +20,8 @@ import stat
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
-from weakref import WeakKeyDictionary
+from typing import Any, Self
 
 import aiohttp
 import orjson
@@ -50,46 +47,15 @@ from eagled.server.protocol import (
     ServerLimits,
 )
 from eagled.server.reply import OK, error_message, read_error, read_reply
+from eagled.server.wire import ConnectionLostError, NoConnectionError, Wire
 from eagled.types import OutputReason
 
-if TYPE_CHECKING:
-    from aiohttp.client_proto import ResponseHandler
-    from aiohttp.client_reqrep import ClientRequest
-    from aiohttp.connector import Connection
-    from aiohttp.tracing import Trace
-
-KEEPALIVE_S = 4.0  # SGLang closes an idle connection after 5 s; ours must be let go first
-READ_BUFFER_BYTES = 4 << 20  # aiohttp's 64 KiB slows long replies down to a tenth
-STALE_S = 1.0  # a connection that was dead already says so within one round trip
 HEALTH_TIMEOUT_S = 25.0  # SGLang itself takes up to 20 s to say 503
 INFO_TIMEOUT_S = 10.0
 ABORT_TIMEOUT_S = 5.0
 ABORT_GRACE_S = 15.0  # an aborted request comes back within 4 s; then the socket is closed
 _NOT_FOUND = 404
 _OWNER_ONLY = 0o077
-
-_opened_at: ContextVar[float] = ContextVar("when_this_connection_was_opened", default=0.0)
-
-
-class _Connector(aiohttp.TCPConnector):
-    """A pool without a limit that tells when the connection it gave was opened."""
-
-    def __init__(self, *, force_close: bool = False) -> None:
-        keepalive: dict[str, Any] = {} if force_close else {"keepalive_timeout": KEEPALIVE_S}
-        super().__init__(limit=0, limit_per_host=0, force_close=force_close, **keepalive)
-        self._opened: WeakKeyDictionary[ResponseHandler, float] = WeakKeyDictionary()
-
-    async def connect(
-        self,
-        req: ClientRequest,
-        traces: list[Trace],
-        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - aiohttp's signature
-    ) -> Connection:
-        """Return a connection; leaves the time of its opening in `_opened_at`."""
-        connection = await super().connect(req, traces, timeout)
-        if (protocol := connection.protocol) is not None:
-            _opened_at.set(self._opened.setdefault(protocol, time.monotonic()))
-        return connection
 
 
 class SglangClient:
@@ -112,41 +78,35 @@ class SglangClient:
         self._vocab_size = vocab_size
         self._key_file = server.api_key_file
         self._session: aiohttp.ClientSession | None = None
-        self._fresh: aiohttp.ClientSession | None = None
-        self._generate_url = URL(self.url + "/generate")
+        self._wire: Wire | None = None
         self._health_probe: asyncio.Task[bool] | None = None
 
     async def __aenter__(self) -> Self:
         headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         if self._key_file is not None:
             headers["Authorization"] = f"Bearer {read_key(self._key_file)}"
-        self._session = self._open_session(headers, force_close=False)
-        self._fresh = self._open_session(headers, force_close=True)
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, force_close=True),
+            headers=headers,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+        )
+        self._wire = Wire(
+            URL(self.url + "/generate"),
+            headers,
+            connect_timeout_s=self._generation.connect_timeout_s,
+            timeout_s=self._generation.request_timeout_s + ABORT_GRACE_S,
+        )
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
         if self._health_probe is not None:
             self._health_probe.cancel()
-        for session in (self._session, self._fresh):
-            if session is not None:
-                await session.close()
-
-    def _open_session(
-        self, headers: Mapping[str, str], *, force_close: bool
-    ) -> aiohttp.ClientSession:
-        """Open a session whose total time counts from sending: no request ever queues in it."""
-        timeout = aiohttp.ClientTimeout(
-            total=self._generation.request_timeout_s + ABORT_GRACE_S,
-            sock_connect=self._generation.connect_timeout_s,
-        )
-        return aiohttp.ClientSession(
-            connector=_Connector(force_close=force_close),
-            headers=headers,
-            timeout=timeout,
-            read_bufsize=READ_BUFFER_BYTES,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-        )
+        if self._wire is not None:
+            self._wire.close()
+            await asyncio.sleep(0)  # closed transports need one turn of the loop to be gone
+        if self._session is not None:
+            await self._session.close()
 
     # -- generation
 
@@ -159,24 +119,18 @@ class SglangClient:
             RetryableError: the server or the way to it failed; the class says how.
             AuthError: the server wants another key.
         """
+        assert self._wire is not None, "used outside its context"  # noqa: S101 - a bug, not input
         self._check_prompt(request)
         payload = encode_request(request)
         try:
-            status, headers, body = await self._post(self._session, payload)
+            reply, again = await self._wire.post(payload), False
         except StaleConnectionError:
             self.stale_resends += 1
-            return await self._generate_again(payload, request)
-        if status == OK:
-            return read_reply(body, request, self._vocab_size, _opened_at.get())
-        raise self._error(status, headers, body, request)
-
-    async def _generate_again(self, payload: bytes, request: GenerateRequest) -> GenerateReply:
-        """Send once more on a connection of its own; whatever fails now is the server's fault."""
-        status, headers, body = await self._post(self._fresh, payload)
-        if status == OK:
-            return read_reply(body, request, self._vocab_size, _opened_at.get())
-        error = self._error(status, headers, body, request)
-        if isinstance(error, ContentError) and error.reason == OutputReason.REFUSED_BY_SERVER:
+            reply, again = await self._wire.post(payload, fresh=True), True
+        if reply.status == OK:
+            return read_reply(reply.body, request, self._vocab_size, reply.connected_at)
+        error = self._error(reply.status, reply.headers, reply.body, request)
+        if again and isinstance(error, ContentError) and not _is_too_long(error):
             # perhaps the first sending did arrive and this one is refused as its double
             raise ReplyBrokenError(f"refused after it was sent again: {error.detail}")
         raise error
@@ -196,24 +150,6 @@ class SglangClient:
                 f"{len(request.prompt)} + {request.max_new} tokens do not fit "
                 f"{self.limits}; not sent",
             )
-
-    async def _post(
-        self, session: aiohttp.ClientSession | None, payload: bytes
-    ) -> tuple[int, Mapping[str, str], bytes]:
-        assert session is not None, "used outside its context"  # noqa: S101 - a bug, not input
-        sent_at = time.monotonic()
-        _opened_at.set(sent_at)
-        began = False
-        try:
-            async with session.post(self._generate_url, data=payload) as response:
-                began = True
-                return response.status, response.headers, await response.read()
-        except (aiohttp.ClientError, TimeoutError, OSError) as exc:
-            after_s = time.monotonic() - sent_at
-            reused = _opened_at.get() < sent_at
-            if reused and not began and after_s < STALE_S and _is_dead(exc):
-                raise StaleConnectionError from None
-            raise _lost(exc, after_s) from None
 
     def _error(
         self, status: int, headers: Mapping[str, str], body: bytes, request: GenerateRequest | None
@@ -325,15 +261,15 @@ class SglangClient:
     async def _call(
         self, method: str, path: str, timeout_s: float, data: dict[str, str] | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Make one short call on a connection of its own, so that no stale one can fail it."""
-        assert self._fresh is not None, "used outside its context"  # noqa: S101 - a bug, not input
+        """Make one short call on a connection of its own."""
+        assert self._session is not None, "used outside its context"  # noqa: S101 - a bug, not input
         started_at = time.monotonic()
         timeout = aiohttp.ClientTimeout(
             total=timeout_s, sock_connect=self._generation.connect_timeout_s
         )
         body = None if data is None else orjson.dumps(data)
         try:
-            async with self._fresh.request(
+            async with self._session.request(
                 method, self.url + path, data=body, timeout=timeout
             ) as response:
                 yield response
@@ -375,37 +311,20 @@ def read_key(path: Path) -> str:
     return key
 
 
-def _is_dead(exc: BaseException) -> bool:
-    """Return whether the connection ended without one byte of reply."""
-    if isinstance(exc, aiohttp.ServerDisconnectedError):
-        return isinstance(exc.message, str)  # else it holds the part of the reply that came
-    return isinstance(exc, OSError) and not isinstance(exc, TimeoutError)
+def _is_too_long(error: ContentError) -> bool:
+    return error.reason == OutputReason.TOO_LONG_FOR_SERVER
 
 
 def _lost(exc: BaseException, after_s: float) -> EagledError:
-    """Return what a transport error means."""
+    """Return what a transport error of a control call means."""
     text = f"{type(exc).__name__} after {after_s:.1f} s: {printable(exc)}"
-    if isinstance(exc, aiohttp.ClientPayloadError):
-        return ReplyCutError(f"the reply was cut: {text}")
     if isinstance(exc, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
         return NoConnectionError(f"no connection: {text}")
     if isinstance(exc, TimeoutError):
         return ServerTimeoutError(f"no complete reply: {text}")
-    if isinstance(exc, aiohttp.ClientResponseError):
-        return ReplyBrokenError(f"the reply is not HTTP: {text}")
+    if isinstance(exc, aiohttp.ClientPayloadError | aiohttp.ClientResponseError):
+        return ReplyBrokenError(f"the reply is broken: {text}")
     return ConnectionLostError(f"the connection was lost: {text}")
-
-
-class ReplyCutError(ReplyBrokenError):
-    """The connection ended in the middle of a reply."""
-
-
-class NoConnectionError(ServerUnavailableError):
-    """Nothing answers at the address; the request was not sent."""
-
-
-class ConnectionLostError(ServerUnavailableError):
-    """The connection ended after the request was sent and before its reply began."""
 
 
 def _json_object(path: str, body: bytes) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Guarantee: whatever leaves `eagled.server` is one of these frozen records or an 
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -46,13 +47,13 @@ class GenerateReply:
     """A whole, natural reply.
 
     Attributes:
-        output: the exact ids, u32 [n], stop token included, n >= 1.
+        output: the exact ids, u32 [n] (typecode "I"), stop token included, n >= 1.
         cause: how it ended.
         retractions: how often the server threw the request out for lack of memory.
         connected_at: `time.monotonic()` at which the connection it came over was opened.
     """
 
-    output: npt.NDArray[np.uint32]
+    output: array[int]
     cause: EndCause
     retractions: int
     connected_at: float

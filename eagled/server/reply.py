@@ -103,16 +103,16 @@ def _finish(finish: object) -> str:
     return str(kind)
 
 
-def _output_ids(ids: object, vocab_size: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
-    """Return the ids as u32 [n] after every check that needs no other field."""
+def _output_ids(ids: object, vocab_size: int) -> array[int]:
+    """Return the ids, u32 [n], after every check that needs no other field."""
     if not isinstance(ids, list) or not ids:
         raise ReplyBrokenError("the reply has no output_ids")
     try:
         # array() refuses text, fractions and what does not fit, six times faster than numpy
-        output = np.frombuffer(array(_U32, ids), dtype=np.uint32)
+        output = array(_U32, ids)
     except (TypeError, OverflowError) as exc:
         raise ReplyBrokenError(f"output_ids holds something that is no token id: {exc}") from None
-    highest = int(output.max())
+    highest = int(np.frombuffer(output, dtype=np.uint32).max())
     if highest >= vocab_size:
         raise ReplyBrokenError(f"output id {highest} is outside the vocabulary of {vocab_size}")
     return output
@@ -142,12 +142,12 @@ def read_error(
     limits: ServerLimits,
     now_ms: int,
 ) -> EagledError:
-    """Return the error that an HTTP status other than 200 stands for."""
+    """Return the error that a status other than 200 stands for; header names are lower case."""
     text = f"HTTP {status}: {error_message(body)}"
     if status in _AUTH:
         return AuthError(f"{text}; set servers.api_key_file")
     if status in _BUSY:
-        wish = parse_retry_after(headers.get("Retry-After"), now_ms, _MAX_RETRY_AFTER_S)
+        wish = parse_retry_after(headers.get("retry-after"), now_ms, _MAX_RETRY_AFTER_S)
         return ServerBusyError(text, wish)
     if status in _FOR_GOOD and request is not None:
         too_long = status == 413 or is_too_long(request, limits, body)  # noqa: PLR2004 - its name

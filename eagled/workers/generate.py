@@ -22,7 +22,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -41,7 +41,7 @@ from eagled.tokens import unpack_ids
 from eagled.types import Claim, EventKind, Fence, OutputReason, SampleState
 from eagled.workers.generation.endpoint import Endpoint, Flight
 from eagled.workers.generation.identity import RunIdentity, SettingsStore
-from eagled.workers.generation.lane import Lane, quota
+from eagled.workers.generation.lane import Lane, Slot, quota
 from eagled.workers.generation.monitor import Monitor
 from eagled.workers.generation.policy import Circumstances
 from eagled.workers.generation.rates import LaneMetrics
@@ -353,38 +353,29 @@ class Generator:
         rid = self._store.rid(claim.fence)
         max_new = self._max_new(lane, endpoint, claim)
         flight = Flight(claim, rid, claim.prompt.n + max(max_new, 0), self._clock.monotonic())
-        landing = ExitStack()
-        landing.enter_context(lane.slot())
-        landing.enter_context(endpoint.carry(flight))
-        work = self._fly(lane, self._monitors[endpoint], flight, max_new, landing)
-        flight.task = self._flights.spawn(work, rid)
-        # a task that is cancelled before its first step never runs its own `finally`
-        flight.task.add_done_callback(lambda _: landing.close())
+        slot = Slot(lane, endpoint, flight).__enter__()  # the place is taken from here on
+        work = self._fly(lane, self._monitors[endpoint], flight, max_new, slot)
+        flight.task = self._flights.spawn(work, rid, slot.release)
 
     async def _fly(
-        self, lane: Lane, monitor: Monitor, flight: Flight, max_new: int, landing: ExitStack
+        self, lane: Lane, monitor: Monitor, flight: Flight, max_new: int, slot: Slot
     ) -> None:
         """Send one request, free its place, and settle what came of it."""
-        endpoint = monitor.endpoint
-        try:
-            request = self._request(flight, max_new)
-            reply = await endpoint.client.generate(request)
-        except _EXPECTED as exc:
-            error, alone = exc, len(endpoint.flights) == 1
-        else:
-            elapsed_s = self._clock.monotonic() - flight.started_at
-            self._land(lane, landing)
-            with lane.settle():
+        with slot:
+            try:
+                request = self._request(flight, max_new)
+                reply = await monitor.endpoint.client.generate(request)
+            except _EXPECTED as exc:
+                error, alone = exc, len(monitor.endpoint.flights) == 1
+            else:
+                elapsed_s = self._clock.monotonic() - flight.started_at
+                slot.landed()
+                self._freed_servers(lane)
                 await self._settler.arrived(lane, monitor, flight, reply, elapsed_s)
-            return
-        landing.close()
-        with lane.settle():
+                return
+            slot.landed()
+            self._freed_servers(lane)
             await self._settler.failed(lane, monitor, flight, error, alone=alone)
-        self._freed_servers(lane)
-
-    def _land(self, lane: Lane, landing: ExitStack) -> None:
-        landing.close()
-        self._freed_servers(lane)
 
     def _freed_servers(self, lane: Lane) -> None:
         """Tell the other lanes too: the place may be one at a full server."""

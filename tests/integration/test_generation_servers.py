@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from eagled.server.client import SglangClient
+from eagled.server.wire import ConnectionLostError
 from eagled.store.records import SampleFilter
 from eagled.types import EventKind, OutputReason, SampleState
 from eagled.workers import generate
@@ -89,39 +89,32 @@ async def test_a_dead_kept_alive_connection_costs_nothing(
 
 
 @pytest.mark.fault("F41")
-async def test_the_request_that_met_a_dead_connection_is_sent_again_at_once() -> None:
+async def test_the_request_that_met_a_dead_connection_is_sent_again_at_once(
+    server: ServerProcess,
+) -> None:
     """A reused connection that ends before any byte of reply: one fresh sending, same rid."""
-    seen: list[bytes] = []
-    ready = asyncio.Event()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        for turn in itertools.count():
-            try:
-                head = await reader.readuntil(b"\r\n\r\n")
-            except asyncio.IncompleteReadError:
-                break
-            size = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
-            seen.append(await reader.readexactly(size))
-            if turn == 1:
-                break  # the second request of a connection gets no byte
-            body = b'{"output_ids":[1],"meta_info":{"finish_reason":{"type":"stop"},'
-            body += b'"prompt_tokens":2,"completion_tokens":1}}'
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
-            ready.set()
-        writer.close()
-
-    listener = await asyncio.start_server(serve, "127.0.0.1", 0)
-    port = listener.sockets[0].getsockname()[1]
-    config = make_config(f"http://127.0.0.1:{port}")
+    server.steps(GOOD, {"do": "vanish"}, GOOD)
+    config = make_config(server.url)
     async with SglangClient(config.servers[0], config.generation, vocab_size=VOCAB) as client:
-        first = await client.generate(request_of([1, 2], rid="a"))
+        await client.generate(request_of([1, 2], rid="a"))
         second = await client.generate(request_of([1, 2], rid="b"))
         resends = client.stale_resends
-    listener.close()
 
-    assert first.output.tolist() == second.output.tolist() == [1]
+    assert second.output.tolist() == IDS
     assert resends == 1
-    assert [b'"rid":"b"' in body for body in seen] == [False, True, True]
+    assert [s["rid"] for s in server.seen()["sent"]] == ["a", "b", "b"]
+
+
+async def test_a_new_connection_that_ends_unanswered_is_a_fault(server: ServerProcess) -> None:
+    """A server that drops a fresh connection had the request: no free second sending."""
+    server.steps({"do": "vanish"}, GOOD)
+    config = make_config(server.url)
+    async with SglangClient(config.servers[0], config.generation, vocab_size=VOCAB) as client:
+        with pytest.raises(ConnectionLostError):
+            await client.generate(request_of([1, 2]))
+        resends = client.stale_resends
+
+    assert resends == 0
 
 
 @pytest.mark.fault("F46")

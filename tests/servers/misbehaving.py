@@ -176,6 +176,10 @@ class Server:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         raise Cut
 
+    async def _do_vanish(self, _asked: dict[str, Any], _writer: asyncio.StreamWriter) -> None:
+        """Close the connection without one byte of reply."""
+        raise Cut
+
     async def _do_half(self, asked: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         """Send half a body and close."""
         reply = native_reply(asked["rid"], len(asked["input_ids"]), IDS)

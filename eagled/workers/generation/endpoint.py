@@ -1,6 +1,6 @@
 """One server as the generator sees it: what runs there, its breaker, and how much more it takes.
 
-Guarantee: whatever is in flight is counted by `carry` and nothing else. Everything here is plain
+Guarantee: whatever is in flight is counted by `lane.Slot` and nothing else. All of this is plain
 state without I/O; `monitor.py` does the asking.
 
 The breaker: CLOSED takes what the cap allows; OPEN takes nothing; HALF_OPEN takes one request,
@@ -10,8 +10,7 @@ whose success (or token progress) closes it and whose failure opens it again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -70,6 +69,7 @@ class Endpoint:
         progress_at: monotonic time of the last completion or sign of token progress.
         healthy: the latest outcome was a success.
         probed: the server's own one-token probe passed since sending was last stopped.
+        fingerprint_short: the hash that goes into each answer.
         verified_at: monotonic time at which the last successful identity check began.
     """
 
@@ -80,6 +80,7 @@ class Endpoint:
         self.state = EndpointState.STARTING
         self.breaker = Breaker.OPEN
         self.identity: Fingerprint | None = None
+        self.fingerprint_short = ""
         self.detail = ""
         self.faults = 0
         self.server_cap = NO_CAP
@@ -104,10 +105,12 @@ class Endpoint:
         """Return the address."""
         return self.client.url
 
-    @property
-    def fingerprint_short(self) -> str:
-        """Return the short hash that goes into each answer."""
-        return self.identity.short if self.identity else ""
+    def identify(self, found: Fingerprint, began_at: float) -> None:
+        """Note the identity that a check, begun at that monotonic time, has confirmed."""
+        if found != self.identity:
+            self.identity = found
+            self.fingerprint_short = found.short
+        self.verified_at = began_at
 
     @property
     def capacity(self) -> int:
@@ -122,18 +125,17 @@ class Endpoint:
             return 0
         return max(0, self.capacity - len(self.flights))
 
-    @contextmanager
-    def carry(self, flight: Flight) -> Iterator[None]:
-        """Count a request as in flight while the block runs."""
+    def took_off(self, flight: Flight) -> None:
+        """Count a request as in flight; only `lane.Slot` calls this."""
         if not self.flights:
             self.progress_at = flight.started_at
         self.flights.add(flight)
         self.tokens += flight.tokens
-        try:
-            yield
-        finally:
-            self.flights.discard(flight)
-            self.tokens -= flight.tokens
+
+    def landed(self, flight: Flight) -> None:
+        """Count it no more; only `lane.Slot` calls this."""
+        self.flights.discard(flight)
+        self.tokens -= flight.tokens
 
     # -- what happened
 

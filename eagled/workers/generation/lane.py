@@ -1,22 +1,65 @@
 """One lane as the generator sees it: how many at once, and whether there is more to claim.
 
-Guarantee: what is in flight or being stored is counted by the two context managers and by nothing
-else. `dry` says that the store had no more to give; only `news` (new work) clears it, so an idle
-lane asks for nothing.
+Guarantee: what is in flight or being stored is counted by `Slot` and by nothing else. `dry` says
+that the store had no more to give; only `news` (new work) clears it, so an idle lane asks for
+nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from typing import Self
 
 from eagled.config import LaneConfig
+from eagled.workers.generation.endpoint import Endpoint, Flight
 from eagled.workers.generation.rates import LaneMetrics, Rates
 
 SPARE_SETTLING = (
     64  # replies that may wait for the disk, beyond two lanes' width, before claims stop
 )
+
+
+class Slot:
+    """Counts one request in flight in its lane and at its server, then its outcome on the way.
+
+    A context manager whose block is the whole flight; `landed` moves the count from "in flight" to
+    "settling" and frees the place. Entered by whoever sends, so that the place is taken at once;
+    `release` may be called again and does nothing then.
+    """
+
+    __slots__ = ("_endpoint", "_flight", "_lane", "_stage")
+
+    def __init__(self, lane: Lane, endpoint: Endpoint, flight: Flight) -> None:
+        self._lane, self._endpoint, self._flight = lane, endpoint, flight
+        self._stage = "new"
+
+    def __enter__(self) -> Self:
+        if self._stage == "new":
+            self._stage = "flying"
+            self._lane.in_flight += 1
+            self._endpoint.took_off(self._flight)
+        return self
+
+    def landed(self) -> None:
+        """The reply, or its failure, is here: the place is free."""
+        if self._stage == "flying":
+            self._stage = "settling"
+            self._lane.in_flight -= 1
+            self._lane.settling += 1
+            self._endpoint.landed(self._flight)
+            self._lane.freed()
+
+    def release(self) -> None:
+        """Stop counting, wherever the flight is."""
+        self.landed()
+        if self._stage == "settling":
+            self._stage = "over"
+            self._lane.settling -= 1
+            self._lane.freed()
+
+    def __exit__(self, *_exc: object) -> None:
+        self.release()
 
 
 def quota(lane: Lane, lanes: Sequence[Lane], capacity: int) -> int:
@@ -73,26 +116,6 @@ class Lane:
         """A place is free; wakes the lane only if it has a use for it."""
         if not self.dry and not self.paused:
             self.wanted.set()
-
-    @contextmanager
-    def slot(self) -> Iterator[None]:
-        """Count one request in flight while the block runs."""
-        self.in_flight += 1
-        try:
-            yield
-        finally:
-            self.in_flight -= 1
-            self.freed()
-
-    @contextmanager
-    def settle(self) -> Iterator[None]:
-        """Count one outcome on its way to the disk while the block runs."""
-        self.settling += 1
-        try:
-            yield
-        finally:
-            self.settling -= 1
-            self.freed()
 
     def metrics(self, now: float) -> LaneMetrics:
         """Return what it does right now."""

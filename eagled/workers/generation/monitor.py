@@ -19,9 +19,9 @@ from typing import Protocol
 from eagled.clock import Clock
 from eagled.config import GenerationConfig
 from eagled.errors import AuthError, EagledError, FingerprintError, RetryableError
-from eagled.server.client import ConnectionLostError, NoConnectionError
 from eagled.server.fingerprint import fingerprint
 from eagled.server.protocol import Load
+from eagled.server.wire import ConnectionLostError, NoConnectionError
 from eagled.workers.generation.endpoint import NO_CAP, Breaker, Endpoint, EndpointState, Flight
 from eagled.workers.generation.identity import RunIdentity
 
@@ -148,10 +148,10 @@ class Monitor:
             if endpoint.breaker is Breaker.OPEN and endpoint.state is not EndpointState.STUCK:
                 endpoint.open(EndpointState.DOWN, str(exc))
             return Identity.UNCLEAR
-        endpoint.identity, endpoint.client.limits = found, info.limits
+        endpoint.client.limits = info.limits
         own_cap = endpoint.client.max_in_flight or NO_CAP
         endpoint.server_cap = min(own_cap, info.max_running or NO_CAP)
-        endpoint.verified_at = began_at
+        endpoint.identify(found, began_at)
         return Identity.SAME
 
     # -- coming back

@@ -23,7 +23,7 @@ from eagled.errors import (
     ServerBusyError,
     ServerTimeoutError,
 )
-from eagled.server.client import ConnectionLostError, NoConnectionError, ReplyCutError
+from eagled.server.wire import ConnectionLostError, NoConnectionError, ReplyCutError
 from eagled.types import SampleState
 
 SUSPECT_TRIES = 8

@@ -24,8 +24,8 @@ from eagled.errors import (
 )
 from eagled.printable import printable
 from eagled.retry import Random, full_jitter
-from eagled.server.client import NoConnectionError
 from eagled.server.protocol import EndCause, GenerateReply
+from eagled.server.wire import NoConnectionError
 from eagled.tokens import pack_ids
 from eagled.types import Answer, Claim, Failure, Fence, Finish, OutputReason, SampleState
 from eagled.workers.generation.endpoint import Breaker, Endpoint, EndpointState, Flight

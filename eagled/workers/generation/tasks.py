@@ -13,21 +13,32 @@ class TaskSet:
     """Holds running tasks; `on_error` is told of each exception, once."""
 
     def __init__(self, on_error: Callable[[BaseException], None]) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], Callable[[], None] | None] = {}
         self._on_error = on_error
 
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def spawn(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
-        """Start `work` and keep it until it ends."""
+    def spawn(
+        self,
+        work: Coroutine[None, None, None],
+        name: str,
+        at_end: Callable[[], None] | None = None,
+    ) -> asyncio.Task[None]:
+        """Start `work` and keep it until it ends.
+
+        `at_end` is called then, also for a task that is cancelled before its first step and so
+        never runs a `finally` of its own.
+        """
         task = asyncio.get_running_loop().create_task(work, name=name)
-        self._tasks.add(task)
+        self._tasks[task] = at_end
         task.add_done_callback(self._done)
         return task
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        at_end = self._tasks.pop(task, None)
+        if at_end is not None:
+            at_end()
         if task.cancelled():
             return
         error = task.exception()
