@@ -9,6 +9,7 @@ from textual import events
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from eagled.clock import FakeClock
 from eagled.errors import UnreachableError, UsageError
 from eagled.tui import panels
 from eagled.tui.app import BLURRED_HZ, TopApp, stepped
@@ -422,3 +423,19 @@ async def test_asks_seldom_while_nobody_looks(monkeypatch: pytest.MonkeyPatch) -
         await wait_for(pilot, lambda: source.asked > before + 20)
 
     assert blurred <= 1
+
+
+async def test_the_last_status_is_shown_until_a_daemon_answers() -> None:
+    """A status found on disk is shown with its age; keys are off until the daemon answers."""
+    source = FakeSource()
+    source.error = UnreachableError("no daemon")
+    clock = FakeClock(AT_MS + 90_000)
+    app = TopApp(source, clock=clock, refresh_hz=None, first=status())
+    async with app.run_test(size=SMALL) as pilot:
+        text = await _shown(app, pilot)
+        await pilot.press("p")
+        await pilot.pause()
+
+    assert "STALE 90 s" in text
+    assert "48 808" in text
+    assert [] == source.posts

@@ -19,7 +19,8 @@ def _built() -> dict[str, Any]:
         run="r", version="0", at_ms=AT_MS, started_ms=AT_MS - 5000, phase="generating", pid=1,
         epoch=1,
         counters=[
-            CounterRow("d", "a", SampleState.QUEUED, 7), CounterRow("d", "a", SampleState.FAILED, 1),
+            CounterRow("d", "a", SampleState.QUEUED, 7),
+            CounterRow("d", "a", SampleState.FAILED, 1),
         ],
         lanes=[LaneRow("a", 0, 100, 4)],
         lane_metrics={},
