@@ -18,6 +18,8 @@ from pathlib import Path
 
 from eagled.clock import FakeClock
 
+TITLE = "eagled top"
+
 
 class _Still:
     """A daemon that is never asked."""
@@ -38,7 +40,11 @@ class _Still:
 
 
 async def picture(
-    document: Mapping[str, object], width: int, height: int, events: Sequence[object] = ()
+    document: Mapping[str, object],
+    width: int,
+    height: int,
+    events: Sequence[object] = (),
+    title: str = TITLE,
 ) -> str:
     """Return the SVG of the first screen at `width` x `height` cells."""
     from rich.terminal_theme import TerminalTheme
@@ -63,7 +69,7 @@ async def picture(
         app.state.take_events(events)
         app.apply(document)
         await pilot.pause()
-        return tidy(app.export_screenshot(title="eagled top", simplify=True))
+        return tidy(app.export_screenshot(title=title, simplify=True))
 
 
 def main() -> None:
@@ -72,6 +78,7 @@ def main() -> None:
     parser.add_argument("--status", type=Path, required=True, help="a status.json")
     parser.add_argument("--events", type=Path, help="lines of `eagled events --json`")
     parser.add_argument("--out", type=Path, required=True, help="the SVG to write")
+    parser.add_argument("--title", default=TITLE, help="what stands over the picture")
     parser.add_argument("--size", default="160x50", help="columns x rows")
     options = parser.parse_args()
     os.environ["TZ"] = "UTC"
@@ -80,7 +87,7 @@ def main() -> None:
     document = json.loads(options.status.read_bytes())
     lines = options.events.read_bytes().splitlines() if options.events else []
     events = [json.loads(line) for line in lines if line.strip()]
-    svg = asyncio.run(picture(document, int(width), int(height), events))
+    svg = asyncio.run(picture(document, int(width), int(height), events, options.title))
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(svg, encoding="utf-8")
 
