@@ -34,7 +34,7 @@ def test_widths_do_not_depend_on_values() -> None:
 def test_clip_and_spread_are_exact() -> None:
     """Lines are cut with a mark or padded to the cell; the right end is kept."""
     assert "abc…" == plain(clip((("abcdef", ""),), 4))
-    assert "漢… " == plain(clip((("漢字", ""), ("x", "")), 4))[:3] or True
+    assert "漢…" == plain(clip((("漢字", ""),), 3))
     assert "ab  cd" == plain(spread((("ab", ""),), (("cd", ""),), 6))
     assert "a…cd" == plain(spread((("abcdef", ""),), (("cd", ""),), 4))
     assert 20 == cell_len(plain(rule("LANES", 20, "2")))
