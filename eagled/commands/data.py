@@ -91,6 +91,9 @@ def profile(
     chosen = names or [d.name for d in loaded.config.datasets]
     if not chosen:
         raise UsageError("no dataset is configured: add [[datasets]] with name and source")
+    for name in chosen:
+        if not (root / loaded.config.dataset(name).name).is_dir():
+            raise ArtifactError(f"dataset {name} is not prepared: run `eagled prep {name}` first")
     profiles = {name: read_profile(root / name) for name in chosen}
     cut = propose_cut(join(list(profiles.values())), loaded.config)
     if as_json:
