@@ -55,7 +55,7 @@ async def test_a_reply_is_accepted_and_equals_the_raw_one(client: SglangClient, 
 
 async def test_an_abort_is_no_answer(client: SglangClient, peer: Peer) -> None:
     """A request aborted by rid raises, it never counts as an answer."""
-    task = asyncio.create_task(client.generate(_request("contract-client-abort", 1500)))
+    task = asyncio.create_task(client.generate(_request("contract-client-abort", peer.endless)))
     await peer.until(running=1)
 
     await client.abort("contract-client-abort")

@@ -13,14 +13,16 @@ PROMPT = [20, 33, 47, 60]
 
 async def test_an_aborted_request_returns_what_it_has(peer: Peer) -> None:
     """Abort by rid: the call ends with 200, some ids and finish reason abort."""
-    task = asyncio.create_task(peer.generate(PROMPT, rid="contract-abort", max_new_tokens=1500))
+    task = asyncio.create_task(
+        peer.generate(PROMPT, rid="contract-abort", max_new_tokens=peer.endless)
+    )
     await peer.until(running=1)
 
     answer = await peer.post("/abort_request", {"rid": "contract-abort"})
     reply = await task
 
     assert (200, 200, "abort") == (answer.status, reply.status, reply.finish["type"])
-    assert len(reply.ids) < 1500
+    assert len(reply.ids) < peer.endless
     assert len(reply.ids) == reply.body["meta_info"]["completion_tokens"]
 
 
@@ -36,7 +38,9 @@ async def test_an_unknown_rid_aborts_nobody(peer: Peer) -> None:
 async def test_abort_all(peer: Peer) -> None:
     """Every running and waiting request ends as aborted."""
     tasks = [
-        asyncio.create_task(peer.generate(PROMPT, rid=f"contract-all{n}", max_new_tokens=1500))
+        asyncio.create_task(
+            peer.generate(PROMPT, rid=f"contract-all{n}", max_new_tokens=peer.endless)
+        )
         for n in range(3)
     ]
     await peer.until(running=3)
@@ -48,7 +52,7 @@ async def test_abort_all(peer: Peer) -> None:
 
 async def test_a_client_that_goes_away_frees_its_slot(peer: Peer) -> None:
     """Closing the connection ends the request: long before it would have ended by itself."""
-    task = asyncio.create_task(peer.generate(PROMPT, max_new_tokens=peer.context - 10))
+    task = asyncio.create_task(peer.generate(PROMPT, max_new_tokens=peer.endless))
     await peer.until(running=1)
 
     task.cancel()
@@ -88,7 +92,9 @@ async def test_model_info(peer: Peer, path: str) -> None:
 async def test_loads_show_what_runs(peer: Peer) -> None:
     """Running requests and used tokens rise while something runs, and fall to zero."""
     tasks = [
-        asyncio.create_task(peer.generate(PROMPT, rid=f"contract-l{n}", max_new_tokens=1000))
+        asyncio.create_task(
+            peer.generate(PROMPT, rid=f"contract-l{n}", max_new_tokens=peer.endless)
+        )
         for n in range(2)
     ]
     await peer.until(running=2)

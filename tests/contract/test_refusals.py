@@ -74,7 +74,9 @@ async def test_prompt_and_answer_must_fit_the_context(peer: Peer) -> None:
 
 async def test_a_live_rid_is_refused_and_free_afterwards(peer: Peer) -> None:
     """A rid cannot be live twice; when its request has ended it may come again."""
-    first = asyncio.create_task(peer.generate(PROMPT, rid="contract-twice", max_new_tokens=600))
+    first = asyncio.create_task(
+        peer.generate(PROMPT, rid="contract-twice", max_new_tokens=peer.endless)
+    )
     await peer.until(running=1)
 
     second = await peer.generate(PROMPT, rid="contract-twice")
