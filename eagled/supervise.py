@@ -28,6 +28,7 @@ BACKOFF_FIRST_S = 1.0
 BACKOFF_MAX_S = 60.0
 HEALTHY_S = 60.0  # a worker that lived this long starts with the first back-off again
 STOP_S = 10.0  # to hand over what it holds; then SIGKILL
+KILLED_S = 2.0  # until the kernel has taken a killed process away
 LOG_BYTES = 8 << 20  # a log beyond this is moved aside when its worker starts
 _TAIL_BYTES = 2000
 _PR_SET_PDEATHSIG = 1
@@ -132,16 +133,19 @@ class Supervisor:
         for process in self._running.values():
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
-        waits = [p.wait() for p in self._running.values()]
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await asyncio.gather(*waits)
+        await self._wait_for_all(timeout_s)
         for process in list(self._running.values()):
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
+        await self._wait_for_all(KILLED_S)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _wait_for_all(self, timeout_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await asyncio.gather(*(p.wait() for p in list(self._running.values())))
 
     async def _keep(self, spec: WorkerSpec) -> None:
         loop, wait_s = asyncio.get_running_loop(), BACKOFF_FIRST_S

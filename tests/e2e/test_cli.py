@@ -16,38 +16,11 @@ from tests.daemon_kit import clean_env, daemon, eagled, fill, look, write_config
 from tests.servers.kit import states
 from tests.servers.process import ServerProcess
 
-COMMANDS = [
-    "init",
-    "config",
-    "doctor",
-    "prep",
-    "enqueue",
-    "profile",
-    "plan",
-    "run",
-    "worker",
-    "engine",
-    "top",
-    "status",
-    "pause",
-    "resume",
-    "drain",
-    "set",
-    "prioritize",
-    "retry",
-    "reject",
-    "undo",
-    "samples",
-    "failures",
-    "events",
-    "merge",
-    "extract",
-    "vocab",
-    "verify",
-    "db",
-    "service",
-    "demo",
-]
+COMMANDS = (
+    "init", "config", "doctor", "prep", "enqueue", "profile", "plan", "run", "worker", "engine",
+    "top", "status", "pause", "resume", "drain", "set", "prioritize", "retry", "reject", "undo",
+    "samples", "failures", "events", "merge", "extract", "vocab", "verify", "db", "service", "demo",
+)  # fmt: skip
 NEED_DAEMON = (
     ("pause",),
     ("resume",),
