@@ -219,7 +219,7 @@ class SglangClient:
             raw = await self._get_object("/v1/loads", timeout_s=timeout_s)
         except _MissingError:
             return None
-        ranks = [r for r in raw.get("loads", [raw]) if isinstance(r, dict)]
+        ranks = _objects(raw.get("loads", [raw]))
         return Load(
             running=sum(_count(r.get("num_running_reqs")) or 0 for r in ranks),
             waiting=sum(_count(r.get("num_waiting_reqs")) or 0 for r in ranks),
@@ -234,8 +234,9 @@ class SglangClient:
             raw = await self._get_object("/v1/models")
         except EagledError:
             return None
-        entries = [m for m in raw.get("data", ()) if isinstance(m, dict)]
-        return next((n for m in entries if (n := _count(m.get("max_model_len")))), None)
+        return next(
+            (n for m in _objects(raw.get("data")) if (n := _count(m.get("max_model_len")))), None
+        )
 
     async def _status_ok(self, path: str, timeout_s: float) -> bool:
         try:
@@ -335,6 +336,10 @@ def _json_object(path: str, body: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ReplyBrokenError(f"{path} is no JSON object: {error_message(body)}")
     return value
+
+
+def _objects(value: object) -> list[dict[str, Any]]:
+    return [v for v in value if isinstance(v, dict)] if isinstance(value, list) else []
 
 
 def _count(value: object) -> int | None:

@@ -9,6 +9,7 @@ Runs as a process: `python -m tests.servers.misbehaving [port [settings]]` print
 - info, model: the bodies of /server_info and /model_info.
 - health: {"status": int, "delay_s": float}
 - loads: "moving", "flat" or "missing"
+- bodies: {path: body} answered as they are, before anything else
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class Server:
             "model": MODEL,
             "health": {"status": 200, "delay_s": 0.0},
             "loads": "missing",
+            "bodies": {},
         }
         self.count: Counter[str] = Counter()
         self.peak: Counter[str] = Counter()
@@ -83,32 +85,41 @@ class Server:
             self.now[path] -= 1
 
     async def _route(self, request: Request, writer: asyncio.StreamWriter) -> None:
+        if request.path == "/generate":
+            await self._generate(request, writer)
+            return
+        if request.path == "/health":
+            await asyncio.sleep(self.settings["health"]["delay_s"])
+        status, body = self._control(request)
+        writer.write(response(status, json.dumps(body).encode()))
+
+    def _control(self, request: Request) -> tuple[int, Any]:
+        """Return status and body of everything but /generate."""
+        bodies = {
+            "/server_info": self.settings["info"],
+            "/model_info": self.settings["model"],
+            "/ready": "",
+            "/_seen": self.seen(),
+        } | self.settings["bodies"]
+        if self.settings["loads"] != "missing":
+            bodies.setdefault("/v1/loads", self._loads())
         match request.path:
-            case "/generate":
-                await self._generate(request, writer)
+            case path if path in bodies:
+                return 200, bodies[path]
+            case "/health":
+                return self.settings["health"]["status"], ""
             case "/_set":
                 self.settings |= request.json()
-                writer.write(response(200, b"{}"))
-            case "/_seen":
-                writer.write(response(200, json.dumps(self.seen()).encode()))
             case "/abort_request":
-                rid = request.json()["rid"]
-                self.aborted.append(rid)
-                if rid in self.running:
-                    self.running[rid].set()
-                writer.write(response(200, b""))
-            case "/server_info" | "/model_info":
-                body = self.settings[request.path[1:].split("_")[0].replace("server", "info")]
-                writer.write(response(200, json.dumps(body).encode()))
-            case "/health":
-                await asyncio.sleep(self.settings["health"]["delay_s"])
-                writer.write(response(self.settings["health"]["status"], b""))
-            case "/ready":
-                writer.write(response(200, b""))
-            case "/v1/loads" if self.settings["loads"] != "missing":
-                writer.write(response(200, json.dumps(self._loads()).encode()))
+                self._abort(request.json()["rid"])
             case _:
-                writer.write(response(404, b'{"detail":"Not Found"}'))
+                return 404, {"detail": "Not Found"}
+        return 200, ""
+
+    def _abort(self, rid: str) -> None:
+        self.aborted.append(rid)
+        if rid in self.running:
+            self.running[rid].set()
 
     def _loads(self) -> dict[str, Any]:
         moved = self.count["/v1/loads"] if self.settings["loads"] == "moving" else 0
@@ -124,6 +135,7 @@ class Server:
             step = dict(steps.pop(0) if len(steps) > 1 else steps[0])
         n_prompt = len(asked["input_ids"])
         summary = {"rid": asked["rid"], "n_prompt": n_prompt, "prompt": asked["input_ids"][:8]}
+        summary["key"] = request.headers.get("authorization")
         self.sent.append(summary | {"sampling": asked["sampling_params"]})
         await getattr(self, "_do_" + step.pop("do"))(asked, writer, **step)
 

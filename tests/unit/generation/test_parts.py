@@ -76,7 +76,7 @@ def test_the_target_is_the_least_of_limit_and_concurrency(
     config: dict[str, int], target: int
 ) -> None:
     """The limit is a hard ceiling; auto is its seed; limit 0 leaves the ceiling to the server."""
-    assert make_lane(**config).target == target
+    assert Lane("l", LaneConfig.model_validate(config), 0.0).target == target
 
 
 def test_a_slot_counts_once_however_it_ends() -> None:
