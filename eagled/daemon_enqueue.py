@@ -16,7 +16,7 @@ from pathlib import Path
 from eagled.config import Config
 from eagled.prepared import PreparedManifest, read_manifest, read_prepared
 from eagled.store import Store
-from eagled.store.records import DatasetRecord, NewConversation
+from eagled.store.records import AddResult, DatasetRecord, NewConversation
 from eagled.types import EventKind
 
 logger = logging.getLogger(__name__)
@@ -54,16 +54,16 @@ async def enqueue_folder(store: Store, config: Config, folder: Path, lane_of: La
     if rows[dataset].complete:
         return Enqueued(manifest.dataset, 0, manifest.n_kept, 0, 0)
     source = read_prepared(folder, lane_of=lane_of)
-    totals = [0, 0, 0, 0]
+    total, seen = AddResult(0, 0, 0), 0
     while chunk := await asyncio.to_thread(_take, source):
-        fitting = [item for item in chunk if _fits(item)]
-        result = await store.add_conversations(dataset, fitting)
-        for i, n in enumerate((result.added, result.known, result.duplicates)):
-            totals[i] += n
-        totals[3] += len(chunk) - len(fitting)
-    await store.finish_dataset(dataset)
-    done = Enqueued(manifest.dataset, *totals)
-    await store.add_event(EventKind.ENQUEUED, manifest.dataset, str(done))
+        total = _sum(total, await store.add_conversations(dataset, chunk))
+        seen += len(chunk)
+    too_long = manifest.n_kept - seen  # `read_prepared` leaves out what no lane takes
+    if not too_long:  # else it is read again at each start: there may be room by then
+        await store.finish_dataset(dataset)
+    done = Enqueued(manifest.dataset, total.added, total.known, total.duplicates, too_long)
+    if total.added:
+        await store.add_event(EventKind.ENQUEUED, manifest.dataset, str(done))
     logger.info("enqueued %s", done)
     return done
 
@@ -85,7 +85,7 @@ def _take(source: Iterator[NewConversation]) -> list[NewConversation]:
     return list(itertools.islice(source, CHUNK))
 
 
-def _fits(item: NewConversation) -> bool:
-    """Return whether the first prompt, if it is to be generated, has a lane."""
-    first = item.turns[0]
-    return first.lane is not None or first.prompt is None or first.output is not None
+def _sum(one: AddResult, other: AddResult) -> AddResult:
+    return AddResult(
+        one.added + other.added, one.known + other.known, one.duplicates + other.duplicates
+    )

@@ -56,7 +56,7 @@ def install_units(loaded: LoadedConfig, instance: str, root: Path) -> list[Path]
 def drop_in(loaded: LoadedConfig, unit: str, instance: str) -> Iterator[str]:
     """Yield the lines that a unit needs on this machine for this configuration."""
     config = loaded.config
-    yield f"# made by `eagled service install {instance}` from {loaded.path}; install again to renew"
+    yield f"# from {loaded.path} by `eagled service install {instance}`; install again to renew"
     yield "[Service]"
     bin_dir = Path(sys.executable).parent
     yield f"Environment=PATH={_safe(bin_dir)}:/usr/local/bin:/usr/bin:/bin"

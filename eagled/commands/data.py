@@ -14,14 +14,13 @@ from eagled.commands.common import (
     load,
     say,
     say_json,
-    say_table,
     warn,
 )
 from eagled.errors import ArtifactError, UnreachableError, UsageError
 
 if TYPE_CHECKING:
     from eagled.paths import StatePaths
-    from eagled.types import ShardRecord
+    from eagled.shards.verify import Finding, VerifyReport
 
 _NamesArgument = Annotated[list[str] | None, typer.Argument(help="Datasets; none is all.")]
 
@@ -171,60 +170,46 @@ def verify(
 ) -> None:
     """Re-read every shard and compare it with the database."""
     from eagled.paths import StatePaths
-    from eagled.shards.verify import verify_shards
 
-    paths = StatePaths(load(config).config.run.state_dir)
-    expected = _expected(config, paths)
-    report = verify_shards(paths.shards, expected)
+    report, findings = _verified(StatePaths(load(config).config.run.state_dir))
     if as_json:
-        findings = [{"file": f.file, "uid": f.uid, "problem": f.problem} for f in report.findings]
         say_json(
             {
-                "ok": report.ok,
+                "ok": not findings,
                 "files": report.files,
                 "samples": report.samples,
                 "tokens": report.tokens,
                 "bytes_read": report.bytes_read,
-                "findings": findings,
+                "findings": [
+                    {"file": f.file, "uid": f.uid, "problem": f.problem} for f in findings
+                ],
             }
         )
     else:
-        for finding in report.findings:
-            warn(f"{finding.file} {finding.uid} {finding.problem}".replace("  ", " "))
-        say(f"{report.files} shards, {report.samples} samples, {report.tokens} tokens: "
-            f"{'all right' if report.ok else f'{len(report.findings)} findings'}")  # fmt: skip
+        for finding in findings:
+            warn(" ".join(part for part in (finding.file, finding.uid, finding.problem) if part))
+        outcome = f"{len(findings)} findings" if findings else "all right"
+        say(f"{report.files} shards, {report.samples} samples, {report.tokens} tokens: {outcome}")
     if repair:
-        _drop(config, [name for name in report.bad_files if name in expected])
-    if not report.ok:
+        _drop(config, sorted({finding.file for finding in findings}))
+    if findings:
         raise typer.Exit(ArtifactError.exit_code)
 
 
-def _expected(config: Path | None, paths: StatePaths) -> dict[str, ShardRecord]:
-    """Return the committed shards, from the daemon or, when there is none, from the database."""
-    from eagled.commands.common import call_get
-    from eagled.types import ShardRecord
-
-    try:
-        rows = call_get(config, "/v1/shards")["shards"]
-    except UnreachableError:
-        rows = _rows_of_database(paths)
-    names = ("name", "sha256", "file_bytes", "n_samples", "n_tokens", "manifest_hash")
-    return {
-        row["name"]: ShardRecord(*(row[name] for name in names))
-        for row in rows
-        if row["dropped"] is None
-    }
-
-
-def _rows_of_database(paths: StatePaths) -> list[dict[str, Any]]:
-    import dataclasses
-
-    from eagled.store import StateLock, StoreReader
+def _verified(paths: StatePaths) -> tuple[VerifyReport, list[Finding]]:
+    """Return what was read and found; a shard that was committed meanwhile is no finding."""
+    from eagled.shards.verify import verify_shards
+    from eagled.store import StoreReader
+    from eagled.workers.verify import committed, verify_run
 
     if not paths.database.is_file():
-        return []
-    with StateLock(paths.lock), StoreReader(paths.database) as reader:
-        return [dataclasses.asdict(row) for row in reader.shards()]
+        report = verify_shards(paths.shards)
+        return report, list(report.findings)
+    with StoreReader(paths.database) as reader:
+        before = set(committed(reader.shards()))
+        report = verify_run(reader, paths.shards)
+        new = set(committed(reader.shards())) - before
+    return report, [finding for finding in report.findings if finding.file not in new]
 
 
 def _drop(config: Path | None, names: list[str]) -> None:
@@ -233,5 +218,3 @@ def _drop(config: Path | None, names: list[str]) -> None:
     for name in names:
         reply = call_post(config, f"/v1/shards/{name}/drop", {"reason": "eagled verify --repair"})
         say(f"{name}: {reply['message']}")
-    if names:
-        say_table(("dropped",), [(name,) for name in names])
