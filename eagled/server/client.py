@@ -47,7 +47,7 @@ from eagled.server.protocol import (
     ServerLimits,
 )
 from eagled.server.reply import OK, error_message, read_error, read_reply
-from eagled.server.wire import ConnectionLostError, NoConnectionError, Wire
+from eagled.server.wire import ConnectionLostError, NoConnectionError, Wire, WireReply
 from eagled.types import OutputReason
 
 HEALTH_TIMEOUT_S = 25.0  # SGLang itself takes up to 20 s to say 503
@@ -125,8 +125,7 @@ class SglangClient:
         try:
             reply, again = await self._wire.post(payload), False
         except StaleConnectionError:
-            self.stale_resends += 1
-            reply, again = await self._wire.post(payload, fresh=True), True
+            reply, again = await self._send_again(self._wire, payload), True
         if reply.status == OK:
             return read_reply(reply.body, request, self._vocab_size, reply.connected_at)
         error = self._error(reply.status, reply.headers, reply.body, request)
@@ -134,6 +133,14 @@ class SglangClient:
             # perhaps the first sending did arrive and this one is refused as its double
             raise ReplyBrokenError(f"refused after it was sent again: {error.detail}")
         raise error
+
+    async def _send_again(self, wire: Wire, payload: bytes) -> WireReply:
+        """Send once more, on a fresh connection; nobody there says that it was no stale one."""
+        self.stale_resends += 1
+        try:
+            return await wire.post(payload, fresh=True)
+        except NoConnectionError as exc:
+            raise ConnectionLostError(f"the server went away over this request: {exc}") from exc
 
     def _check_prompt(self, request: GenerateRequest) -> None:
         if not len(request.prompt):

@@ -335,25 +335,36 @@ async def test_a_sample_that_hangs_servers_is_given_up(
     assert sample.row.reason == OutputReason.TOO_MANY_FAILURES
 
 
-async def test_a_server_that_dies_charges_nobody(server: ServerProcess, tmp_path: Path) -> None:
-    """Eight in flight at a crash: all given back, crashes 1, failures 0; done after the restart."""
-    server.steps({"do": "answer", "delay_s": 30})
+@pytest.mark.parametrize("kept_alive", [False, True])
+async def test_a_server_that_dies_charges_nobody(
+    server: ServerProcess, tmp_path: Path, *, kept_alive: bool
+) -> None:
+    """Eight in flight at a crash: all given back, crashes 1, failures 0; done after the restart.
+
+    Also right after sending on connections that were used before: a dead server is no stale
+    connection.
+    """
     async with running(tmp_path, make_config(server.url)) as rig:
+        if kept_alive:
+            await rig.add(prompts(8), dataset="before")
+            await rig.settled(8)
+        server.steps({"do": "answer", "delay_s": 30})
         await rig.add(prompts(8))
-        await until(lambda: len(server.seen()["sent"]) == 8)
+        n = 16 if kept_alive else 8
+        await until(lambda: len(server.seen()["sent"]) == n)
         server.kill()
         await until(lambda: rig.server_state() == "down")
 
         async def all_queued() -> bool:
-            return await rig.states() == {SampleState.QUEUED: 8}
+            return (await rig.states()).get(SampleState.QUEUED) == 8
 
         await until(all_queued)
         server.start()
-        states = await rig.settled(8)
-        rows = await rig.store.samples(SampleFilter(), limit=20)
+        await rig.settled(n)
+        rows = await rig.store.samples(SampleFilter(dataset="d"), limit=20)
         details = [await rig.store.sample(row.uid) for row in rows]
 
-    assert states == {SampleState.GENERATED: 8}
+    assert {row.state for row in rows} == {SampleState.GENERATED}
     assert {(d.row.failures, d.crashes) for d in details if d} == {(0, 1)}
 
 
