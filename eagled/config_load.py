@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import json
 import os
 import re
 import tomllib
@@ -26,6 +27,7 @@ from eagled.errors import ConfigError
 from eagled.printable import printable
 
 CONFIG_ENV = "EAGLED_CONFIG"
+FLAGS_ENV = "EAGLED_FLAGS"  # the flags of the daemon, as JSON, for the workers that it starts
 _SEPARATOR = "__"
 _ROUNDS = 4  # a repaired tree can reveal problems between settings; more rounds find none
 _VALUE_CHARS = 80
@@ -73,7 +75,7 @@ def load_config(
     problems: list[str] = []
     layers = (
         (Origin.ENVIRONMENT, _from_environ(environ, tree)),
-        (Origin.FLAG, {tuple(key.split(".")): value for key, value in (overrides or {}).items()}),
+        (Origin.FLAG, _from_flags({**_inherited(environ), **(overrides or {})})),
     )
     _resolve(tree, file.parent)
     for origin, values in layers:
@@ -119,6 +121,15 @@ def _parse(file: Path) -> dict[str, Any]:
         raise ConfigError(f"{file} is not UTF-8 text: byte {exc.start} is wrong") from exc
     except OSError as exc:
         raise ConfigError(f"{file} cannot be read: {exc.strerror}") from exc
+
+
+def _inherited(environ: Mapping[str, str]) -> dict[str, str]:
+    flags: dict[str, str] = json.loads(environ.get(FLAGS_ENV) or "{}")
+    return flags
+
+
+def _from_flags(overrides: Mapping[str, str]) -> dict[Loc, str]:
+    return {tuple(key.split(".")): value for key, value in overrides.items()}
 
 
 def _from_environ(environ: Mapping[str, str], tree: Mapping[str, Any]) -> dict[Loc, str]:

@@ -169,8 +169,10 @@ class Watch:
         document = await self._actions.status()
         for i, text in enumerate(run.store.alarms):
             run.board.raise_(f"store:{i}", text, "error")
+        for name in run.supervisor.healthy() if run.supervisor is not None else ():
+            run.board.clear(f"worker:{name}")
         for server in document["servers"]:
-            away = server["state"] not in ("up", "trial")
+            away = server["state"] not in ("starting", "up", "trial")
             text = f"server {server['url']} is {server['state']}: {server['error'] or 'no answer'}"
             run.board.keep(f"server:{server['url']}", text, when=away, level="error")
         waits = any(lane["queued"] for lane in document["lanes"].values())

@@ -116,6 +116,7 @@ class Supervisor:
     on_exit: OnExit
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _running: dict[str, asyncio.subprocess.Process] = field(default_factory=dict)
+    _began: dict[str, float] = field(default_factory=dict)
     _stopping: bool = False
 
     def start(self) -> None:
@@ -126,6 +127,11 @@ class Supervisor:
     def pids(self) -> dict[str, int]:
         """Return the process ids of the workers that run, by name."""
         return {name: process.pid for name, process in self._running.items()}
+
+    def healthy(self) -> list[str]:
+        """Return the workers that have lived for `HEALTHY_S`."""
+        now = asyncio.get_running_loop().time()
+        return [name for name in self._running if now - self._began[name] > HEALTHY_S]
 
     async def stop(self, timeout_s: float = STOP_S) -> None:
         """End every worker: SIGTERM, then SIGKILL after `timeout_s`."""
@@ -175,6 +181,7 @@ class Supervisor:
                 start_new_session=True,  # ctrl-C in the daemon's terminal is the daemon's to handle
             )
         self._running[spec.name] = process
+        self._began[spec.name] = asyncio.get_running_loop().time()
         try:
             await self.on_start(spec.name, process.pid)
             return await process.wait(), process.pid

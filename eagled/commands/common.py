@@ -5,6 +5,8 @@ Nothing heavy is imported here: each command imports what it needs inside its ow
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -37,7 +39,7 @@ def load(config: Path | None, settings: Sequence[str] | None = None) -> LoadedCo
         ConfigError: with every problem found.
         UsageError: if an override is not PATH=VALUE.
     """
-    from eagled.config_load import load_config
+    from eagled.config_load import FLAGS_ENV, load_config
 
     overrides: dict[str, str] = {}
     for item in settings or ():
@@ -45,6 +47,8 @@ def load(config: Path | None, settings: Sequence[str] | None = None) -> LoadedCo
         if not mark or not path:
             raise UsageError(f"--set {item}: must be PATH=VALUE, such as run.seed=1")
         overrides[path.strip()] = value
+    if overrides:
+        os.environ[FLAGS_ENV] = json.dumps(overrides)  # for the processes that a command starts
     return load_config(config, overrides)
 
 

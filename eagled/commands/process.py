@@ -84,12 +84,25 @@ def engine(  # noqa: PLR0913 - the engine's own flags, one for one
     )
 
 
-def top(config: ConfigOption = None) -> None:
+def top(
+    *,
+    refresh: Annotated[float | None, typer.Option(help="Status requests a second.")] = None,
+    readonly: Annotated[bool, typer.Option("--readonly", help="Keys change nothing.")] = False,
+    ascii_only: Annotated[bool, typer.Option("--ascii", help="Draw with ASCII only.")] = False,
+    config: ConfigOption = None,
+) -> None:
     """Watch and steer the daemon in the terminal."""
     from eagled.socket_path import client_socket, client_state_dir
     from eagled.tui.launch import run_top
 
-    raise typer.Exit(run_top(client_socket(config), state_dir=client_state_dir(config)))
+    code = run_top(
+        client_socket(config),
+        refresh_hz=refresh,
+        readonly=readonly,
+        ascii_only=ascii_only or None,
+        state_dir=client_state_dir(config),
+    )
+    raise typer.Exit(code)
 
 
 def demo(

@@ -164,3 +164,12 @@ def test_lists_and_tables_come_from_text_as_toml(tmp_path: Path) -> None:
         config.target.template_kwargs,
         config.run.name,
     )
+
+
+def test_a_worker_sees_the_flags_of_its_daemon(tmp_path: Path) -> None:
+    """What the daemon was started with holds in the processes that it starts."""
+    path = _write(tmp_path, GOOD)
+    environ = {"EAGLED_FLAGS": '{"run.seed": "9", "run.name": "x"}'}
+    config = load_config(path, {"run.name": "y"}, environ).config
+
+    assert (9, "y") == (config.run.seed, config.run.name)
