@@ -146,8 +146,8 @@ def read_error(
     text = f"HTTP {status}: {error_message(body)}"
     if status in _AUTH:
         return AuthError(f"{text}; set servers.api_key_file")
-    if status in _BUSY:
-        wish = parse_retry_after(headers.get("retry-after"), now_ms, _MAX_RETRY_AFTER_S)
+    wish = parse_retry_after(headers.get("retry-after"), now_ms, _MAX_RETRY_AFTER_S)
+    if status in _BUSY or (wish is not None and status not in _FOR_GOOD):
         return ServerBusyError(text, wish)
     if status in _FOR_GOOD and request is not None:
         too_long = status == 413 or is_too_long(request, limits, body)  # noqa: PLR2004 - its name

@@ -233,34 +233,30 @@ class _Parser:
         return self._left == 0
 
     def _chunked(self, data: bytes) -> bool:
-        """Take whole chunks out; `_left` is what the current one lacks, line ends included."""
-        data = self._pending + data
-        self._pending = b""
-        while data:
+        """Take the chunks out; `_left` is what the current one lacks, its line end included."""
+        data, self._pending = self._pending + data, b""
+        at = 0
+        while at < len(data):
             if self._left:
-                data = self._chunk_data(data)
+                piece = min(self._left, len(data) - at)
+                self._take(data[at : at + min(piece, max(0, self._left - 2))])
+                self._left -= piece
+                at += piece
                 continue
-            line, found, rest = data.partition(b"\r\n")
-            if not found:
-                if len(data) > _MAX_CHUNK_LINE:
-                    raise ReplyBrokenError("a chunk's size line has no end")
-                self._pending = data
-                return False
-            size = _number(line.split(b";", 1)[0].decode("latin-1"), 16)
+            end = data.find(b"\r\n", at)
+            if end < 0:
+                self._pending = data[at:]
+                break
+            size = _number(data[at:end].split(b";", 1)[0].decode("latin-1"), 16)
+            at = end + 2
             if size == 0:
                 # trailers are never used; a connection whose end of body is unclear is not kept
-                self.keep_alive = self.keep_alive and rest == b"\r\n"
+                self.keep_alive = self.keep_alive and data[at:] == b"\r\n"
                 return True
-            self._left, data = size + 2, rest
+            self._left = size + 2
+        if len(self._pending) > _MAX_CHUNK_LINE:
+            raise ReplyBrokenError("a chunk's size line has no end")
         return False
-
-    def _chunk_data(self, data: bytes) -> bytes:
-        """Take what is there of the current chunk; return what follows."""
-        piece, rest = data[: self._left], data[self._left :]
-        body = piece[: max(0, self._left - 2)]
-        self._left -= len(piece)
-        self._take(body)
-        return rest
 
 
 def _read_head(head: bytes) -> tuple[int, dict[str, str]]:

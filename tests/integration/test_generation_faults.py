@@ -19,6 +19,7 @@ from tests.servers.kit import (
     running,
     sample_of,
     stored_ids,
+    until,
 )
 from tests.servers.misbehaving import IDS, INFO
 from tests.servers.process import ServerProcess
@@ -182,6 +183,26 @@ async def test_only_such_replies_end_in_failed_with_nothing_stored(
         states = await rig.states()
 
     assert SampleState.GENERATED not in states
+
+
+@pytest.mark.fault("F48")
+async def test_an_abort_narrows_the_flow(server: ServerProcess, tmp_path: Path) -> None:
+    """After an abort with eight in flight fewer are sent at once; all is done in the end."""
+    abort = json.loads(body_of("server/abort_native.http"))["meta_info"]["finish_reason"]
+    slow_good = {"do": "answer", "delay_s": 0.1}
+    aborted = {"do": "answer", "delay_s": 0.05, "meta": {"finish_reason": abort}}
+    server.set(info=INFO, generate=[*[aborted] * 4, slow_good])
+    async with running(tmp_path, make_config(server.url)) as rig:
+        await rig.add([[*PROMPT, i] for i in range(12)])
+        endpoint = rig.generator._router.endpoints[0]
+        await until(lambda: endpoint.faults == 4)
+        narrowed = endpoint.capacity
+        states = await rig.settled(12)
+        rows = await rig.store.samples(limit=20)
+
+    assert narrowed < 8
+    assert states == {SampleState.GENERATED: 12}
+    assert {row.failures for row in rows} == {0}
 
 
 @pytest.mark.fault("F37")

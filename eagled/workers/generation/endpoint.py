@@ -171,8 +171,11 @@ class Endpoint:
         stuck = self.state is EndpointState.STUCK
         return EndpointState.STUCK if stuck else EndpointState.DOWN
 
-    def pressured(self, now: float, pause_s: float | None) -> None:
-        """Note that the server has too much to do: send less, after a pause if one is given."""
+    def pressured(self, now: float, pause_s: float | None, detail: str) -> None:
+        """Note that the server has too much to do: send less, after a pause if one is given.
+
+        A server that is busy again and again while nothing of ours runs there is as good as down.
+        """
         self.faults += 1
         self._busy_in_row += 1
         self._successes = 0
@@ -180,6 +183,10 @@ class Endpoint:
         self._pressure_cap = max(1, int(running * PRESSURE_CUT))
         if pause_s is not None:
             self.hold_until = max(self.hold_until, now + pause_s)
+        if self.breaker is Breaker.HALF_OPEN:
+            self.faulted(detail)
+        elif self._busy_in_row >= self._config.breaker_failures and not self.flights:
+            self.open(EndpointState.DOWN, f"busy {self._busy_in_row} times in a row: {detail}")
 
     @property
     def busy_in_row(self) -> int:

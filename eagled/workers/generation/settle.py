@@ -213,7 +213,7 @@ class Settler:
                 endpoint.faulted(text)
             case Blame.PRESSURE:
                 pause_s = self._pause(endpoint, error)
-                endpoint.pressured(self._clock.monotonic(), pause_s)
+                endpoint.pressured(self._clock.monotonic(), pause_s, text)
                 if pause_s is not None:
                     self._held(pause_s)
             case Blame.REFUSE:

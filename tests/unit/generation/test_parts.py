@@ -179,7 +179,7 @@ def test_pressure_narrows_and_success_widens_again() -> None:
     lane, endpoint = make_lane(limit=100, concurrency=100), make_endpoint()
     flights = [make_flight(i) for i in range(19)]
     slots = [Slot(lane, endpoint, flight).__enter__() for flight in flights]
-    endpoint.pressured(0.0, 5.0)
+    endpoint.pressured(0.0, 5.0, "full")
     narrowed, held = endpoint.capacity, endpoint.room(4.0)
     for slot in slots:
         slot.release()
@@ -188,6 +188,17 @@ def test_pressure_narrows_and_success_widens_again() -> None:
 
     assert (narrowed, held) == (17, 0)
     assert endpoint.capacity == NO_CAP
+
+
+def test_a_server_that_is_only_ever_busy_is_down() -> None:
+    """Refused three times with nothing running there, it is closed; a working one is not."""
+    lane, idle, working = make_lane(limit=9, concurrency=9), make_endpoint(1), make_endpoint(2)
+    Slot(lane, working, make_flight()).__enter__()
+    for endpoint in (idle, working):
+        for _ in range(3):
+            endpoint.pressured(0.0, None, "full")
+
+    assert (idle.state, working.state) == (EndpointState.DOWN, EndpointState.UP)
 
 
 # -- routing

@@ -128,6 +128,16 @@ def test_the_status_decides_the_class(status: int, kind: type[EagledError]) -> N
     assert type(error) is kind
 
 
+@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
+def test_every_retryable_status_may_ask_for_a_pause(status: int) -> None:
+    """Retry-After is honoured whatever the status, and cut to ten minutes."""
+    for header, expected in (("3", 3.0), ("9999", 600.0)):
+        error = read_error(status, {"retry-after": header}, b"", None, ServerLimits(), NOW_MS)
+
+        assert isinstance(error, ServerBusyError)
+        assert error.retry_after_s == expected
+
+
 @pytest.mark.parametrize(
     ("message", "limits", "reason"),
     [
