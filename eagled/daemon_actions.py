@@ -148,7 +148,7 @@ class DaemonActions:
 
     # -- longer work
 
-    async def enqueue(self, folder: Path | None) -> str:
+    async def enqueue(self, folder: Path | None, uid: int) -> str:
         """Put a prepared folder, or all prepared ones, into the queue.
 
         Raises:
@@ -158,19 +158,19 @@ class DaemonActions:
         folders = [folder] if folder is not None else self._prepared()
         if not folders:
             raise UsageError("nothing is prepared: run `eagled prep` first")
-        done = [await self._enqueue_one(each) for each in folders]
+        done = [await self._enqueue_one(each, uid) for each in folders]
         return "; ".join(done)
 
     def _prepared(self) -> list[Path]:
         return list(prepared_folders(self._run.paths).values())
 
-    async def _enqueue_one(self, folder: Path) -> str:
+    async def _enqueue_one(self, folder: Path, uid: int) -> str:
         run = self._run
         async with self._enqueueing:
             run.enqueueing += 1
             try:
                 lane_of = lane_chooser(run.config, run.clients)
-                done = await enqueue_folder(run.store, run.config, folder, lane_of)
+                done = await enqueue_folder(run.store, run.config, folder, lane_of, uid=uid)
             finally:
                 run.enqueueing -= 1
                 self.work_added()
@@ -186,7 +186,7 @@ class DaemonActions:
         folders = prepared_folders(run.paths)
         for name, folder in folders.items():
             try:
-                await self._enqueue_one(folder)
+                await self._enqueue_one(folder, -1)
             except EagledError as exc:
                 logger.error("cannot enqueue dataset=%s error=%s", name, exc)  # noqa: TRY400 - the cause is the folder, not a line of code
                 run.board.raise_(f"enqueue:{name}", f"{name}: {exc}", "error")
@@ -200,7 +200,7 @@ class DaemonActions:
                 level="info",
             )
 
-    async def merge(self) -> dict[str, Any]:
+    async def merge(self, uid: int) -> dict[str, Any]:
         """Freeze a corpus version.
 
         Raises:
@@ -211,7 +211,7 @@ class DaemonActions:
         async with self._merging:
             from eagled.daemon_merge import merge_now
 
-            result = await merge_now(self._run)
+            result = await merge_now(self._run, uid)
         self._run.doorbell.ring()
         self._stale()
         return result

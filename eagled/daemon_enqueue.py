@@ -41,7 +41,9 @@ class Enqueued:
         return text + (f", {self.too_long} longer than any lane" if self.too_long else "")
 
 
-async def enqueue_folder(store: Store, config: Config, folder: Path, lane_of: LaneOf) -> Enqueued:
+async def enqueue_folder(
+    store: Store, config: Config, folder: Path, lane_of: LaneOf, *, uid: int = -1
+) -> Enqueued:
     """Put every conversation of a prepared folder into the queue.
 
     Raises:
@@ -63,7 +65,7 @@ async def enqueue_folder(store: Store, config: Config, folder: Path, lane_of: La
         await store.finish_dataset(dataset)
     done = Enqueued(manifest.dataset, total.added, total.known, total.duplicates, too_long)
     if total.added:
-        await store.add_event(EventKind.ENQUEUED, manifest.dataset, str(done))
+        await store.add_event(EventKind.ENQUEUED, manifest.dataset, str(done), uid)
     logger.info("enqueued %s", done)
     return done
 

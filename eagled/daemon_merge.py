@@ -25,14 +25,14 @@ SCAN_EVERY_S = 5.0
 _SHOWN = ("rows", "members_hash", "counts", "tokens", "splits", "datasets")
 
 
-async def merge_now(runtime: Runtime) -> dict[str, Any]:
+async def merge_now(runtime: Runtime, uid: int) -> dict[str, Any]:
     """Freeze what is accepted into a corpus version; return its path and counts."""
     servers = {s.fingerprint for s in runtime.generator.metrics().servers if s.fingerprint}
     server = ",".join(sorted(servers)) or None
     result = await in_thread(partial(_merge, runtime.config, runtime.paths, server), "merge")
     if result["created"]:
         detail = f"{result['rows']} samples"
-        await runtime.store.add_event(EventKind.MERGED, str(result["version"]), detail)
+        await runtime.store.add_event(EventKind.MERGED, str(result["version"]), detail, uid)
     runtime.corpus_frozen = True
     return result
 

@@ -21,6 +21,7 @@ from pydantic import ValidationError
 
 from eagled.control.bodies import Body
 from eagled.control.context import CONTROL, Control
+from eagled.control.peers import peer_of
 from eagled.control.protocol import (
     API_HEADER,
     API_VERSION,
@@ -42,6 +43,7 @@ logger = logging.getLogger(__name__)
 B = TypeVar("B", bound=Body)
 REMEMBERED = 1024
 _JSON = "application/json"
+_WORK_PATH = "/v1/work/"  # too many to log
 _STATUS_OF_ERROR: tuple[tuple[type[EagledError], int], ...] = (
     (UsageError, 400),
     (ContentError, 422),
@@ -144,6 +146,9 @@ def mutation(work: Mutation) -> Handler:
         if known is not None:
             body, status = await asyncio.shield(known)
             return web.Response(body=body, status=status, content_type=_JSON)
+        if not request.path.startswith(_WORK_PATH):
+            peer = peer_of(request)
+            logger.info("control call path=%s by=%s key=%s", request.path, peer, key)
         future = replies.open(f"{request.path} {key}") if key else None
         task = asyncio.create_task(_answer(work, request, control, future))
         control.tasks.add(task)

@@ -35,10 +35,10 @@ class Actions(Protocol):
     async def drain(self, uid: int) -> str:
         """Pause everything and let what runs finish."""
 
-    async def enqueue(self, folder: Path | None) -> str:
+    async def enqueue(self, folder: Path | None, uid: int) -> str:
         """Put a prepared folder, or all configured ones, into the queue."""
 
-    async def merge(self) -> dict[str, Any]:
+    async def merge(self, uid: int) -> dict[str, Any]:
         """Freeze a corpus version; return its path, version and counts."""
 
     async def pause_extraction(self, *, paused: bool, uid: int) -> str:

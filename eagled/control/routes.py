@@ -164,13 +164,13 @@ async def enqueue(request: web.Request, control: Control) -> dict[str, Any]:
     """POST /v1/enqueue: a prepared folder, or all configured ones."""
     body = await body_of(request, bodies.EnqueueBody)
     folder = Path(body.folder) if body.folder is not None else None
-    return {"message": await control.actions.enqueue(folder)}
+    return {"message": await control.actions.enqueue(folder, uid_of(request))}
 
 
 async def merge(request: web.Request, control: Control) -> dict[str, Any]:
     """POST /v1/merge: freeze a corpus version."""
     await body_of(request, bodies.Empty)
-    return await control.actions.merge()
+    return await control.actions.merge(uid_of(request))
 
 
 async def extract(request: web.Request, control: Control) -> dict[str, Any]:

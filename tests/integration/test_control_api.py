@@ -75,18 +75,18 @@ class FakeActions:
         self.called.append(f"drain {uid}")
         return "draining"
 
-    async def enqueue(self, folder: Path | None) -> str:
+    async def enqueue(self, folder: Path | None, uid: int) -> str:
         """Fail as told."""
         if self.error is not None:
             raise self.error
-        return str(folder)
+        return f"{folder} {uid}"
 
-    async def merge(self) -> dict[str, Any]:
+    async def merge(self, uid: int) -> dict[str, Any]:
         """Take as long as the test wants."""
         self.called.append("merge begins")
         await self.gate.wait()
         self.called.append("merge ends")
-        return {"path": "v001"}
+        return {"path": "v001", "uid": uid}
 
     async def pause_extraction(self, *, paused: bool, uid: int) -> str:
         """Note the wish."""
