@@ -44,7 +44,7 @@ sglang-env: ## Real SGLang for a machine without GPU, in its own environment (ab
 	@PYTHON="$(PYTHON)" bash scripts/sglang_env.sh "$(SGLANG_VENV)"
 
 test-sglang: $(VENV)/.ready sglang-env ## The protocol contract against real SGLang on the CPU
-	@$(BIN)/python -m pytest tests/contract -m "not engine_only" --sglang-venv "$(SGLANG_VENV)"
+	@EAGLED_SGLANG_VENV="$(abspath $(SGLANG_VENV))" $(BIN)/python -m pytest tests/contract
 
 crash: $(VENV)/.ready ## 300 SIGKILLs and 100 power cuts (about an hour); see docs/benchmarks.md
 	@$(BIN)/python -m bench.crash --kills 300 --cuts 100

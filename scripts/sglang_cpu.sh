@@ -8,5 +8,5 @@ export SGLANG_USE_CPU_ENGINE=1 OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE HF_HUB_
 export PYTHONPATH="$here/tests/sglang_cpu"
 exec "$venv/bin/python" -m sglang.launch_server --model-path "$model" --device cpu \
   --attention-backend torch_native --host 127.0.0.1 --port "$port" --context-length 2048 \
-  --max-total-tokens 65536 --max-running-requests 16 --disable-cuda-graph \
+  --max-total-tokens 65536 --max-running-requests 4 --disable-cuda-graph \
   --mem-fraction-static 0.3 --skip-server-warmup "$@"

@@ -237,7 +237,13 @@ def _load_entry(load: Load, limits: Limits) -> dict[str, Any]:
 
 
 def _error_object(message: str, status: int) -> web.Response:
-    body = {"object": "error", "message": message, "type": str(status), "code": status}
+    body = {
+        "object": "error",
+        "message": message,
+        "type": str(status),
+        "param": None,
+        "code": status,
+    }
     return _json(body, status)
 
 

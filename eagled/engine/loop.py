@@ -321,13 +321,14 @@ class SlotLoop:
 
     def _ending(self, row: Row) -> Ending | None:
         sampling = row.request.sampling
-        if len(row.output) >= sampling.max_new_tokens:
-            return Ending("length", length=sampling.max_new_tokens)
         last = row.output[-1]
+        # a stop id at the very limit counts as stop, as SGLang 0.5.23 reports it
         if not sampling.ignore_eos and (last in self._eos_ids or last in sampling.stop_token_ids):
             return Ending("stop", matched=last)
         if (found := self._decoder.find_stop(row.output, sampling)) is not None:
             return Ending("stop", matched=found)
+        if len(row.output) >= sampling.max_new_tokens:
+            return Ending("length", length=sampling.max_new_tokens)
         return None
 
     def _settle(self, group: Group) -> None:

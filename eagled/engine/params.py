@@ -96,7 +96,7 @@ class _SamplingBody(BaseModel):
     min_new_tokens: int = Field(default=0, ge=0)
     temperature: float = Field(default=1.0, ge=0.0, allow_inf_nan=False)
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
-    top_k: int = Field(default=-1, ge=-1)
+    top_k: int = -1
     min_p: float = Field(default=0.0, ge=0.0, le=1.0)
     sampling_seed: int | None = None
     stop: str | list[str] | None = None

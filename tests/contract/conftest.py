@@ -1,6 +1,7 @@
 """The server under test.
 
 By default the embedded engine serves the tiny model in a process of its own, once a session. With
+EAGLED_SGLANG_VENV (see `make test-sglang`) real SGLang serves it on the CPU. With
 EAGLED_CONTRACT_URL the suite runs against a server that is already up (a real SGLang), whose model
 folder EAGLED_CONTRACT_MODEL names and whose key, if any, EAGLED_CONTRACT_KEY holds. Start it with
 a context length of at most a few thousand tokens, float32, and at least four running requests.
@@ -15,7 +16,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.contract.server import ContractServer, Peer, running_engine
+from tests.contract.server import ContractServer, Peer, running_engine, running_sglang
 
 
 @pytest.fixture(scope="session")
@@ -32,6 +33,11 @@ def server(
         return
     model = request.getfixturevalue("tiny_model")
     log = tmp_path_factory.mktemp("engine") / "stderr.log"
+    venv = os.environ.get("EAGLED_SGLANG_VENV")
+    if venv:
+        with running_sglang(Path(venv), model, log) as found:
+            yield ContractServer(found, model, "contract-key", embedded=False)
+        return
     flags = ("--slots", "4", "--max-queued", "8", "--api-key", "contract-key")
     with running_engine(model, log, *flags) as engine:
         yield ContractServer(engine.url, model, "contract-key", embedded=True)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +24,8 @@ import orjson
 _START_S = 120.0
 _STOP_S = 30.0
 _POLL_S = 0.02
+_SGLANG_START_S = 300.0  # a cold disk takes minutes to bring in 7 GB
+_SGLANG_SCRIPT = Path(__file__).parents[2] / "scripts" / "sglang_cpu.sh"
 _READY = re.compile(r"ready at (http://\S+)")
 
 
@@ -157,13 +162,49 @@ def running_engine(model: Path, log: Path, *flags: str) -> Iterator[EngineProces
     try:
         yield EngineProcess(_wait_ready(process, log), process, log)
     finally:
-        if process.poll() is None:
-            process.terminate()
-        try:
-            process.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(_STOP_S)
+        _end(process)
+
+
+@contextmanager
+def running_sglang(venv: Path, model: Path, log: Path) -> Iterator[str]:
+    """Start real SGLang on the CPU from its environment, yield its address, end it."""
+    port = _free_port()
+    flags = ("--dtype", "float32", "--max-queued-requests", "8", "--api-key", "contract-key")
+    command = [str(_SGLANG_SCRIPT), str(venv), str(model), str(port), *flags]
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        _wait_healthy(process, url, log)
+        yield url
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)  # SGLang's own children do not follow a SIGTERM
+        process.wait(_STOP_S)
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def _wait_healthy(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    deadline = time.monotonic() + _SGLANG_START_S
+    while time.monotonic() < deadline and process.poll() is None:
+        with contextlib.suppress(OSError), urllib.request.urlopen(url + "/health", timeout=25):  # noqa: S310 - our own http address
+            return
+        time.sleep(_POLL_S)
+    raise AssertionError(f"SGLang did not start: {log.read_text(errors='replace')[-3000:]}")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.terminate()
+    try:
+        process.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(_STOP_S)
 
 
 def _wait_ready(process: subprocess.Popen[bytes], log: Path) -> str:

@@ -69,16 +69,16 @@ async def test_the_stop_id_stays_in_the_ids(peer: Peer) -> None:
     assert len(reply.ids) <= free.index(stop) + 1
 
 
-async def test_the_last_allowed_id_counts_as_length(peer: Peer) -> None:
-    """A stop id at the very limit is reported as length."""
+async def test_a_stop_id_at_the_limit_counts_as_stop(peer: Peer) -> None:
+    """An answer whose last allowed id is a stop id has ended by itself."""
     free = (await peer.generate(PROMPT, max_new_tokens=12)).ids
-    fresh = next(i for i in range(12) if free[i] not in free[:i])
 
     reply = await peer.generate(
-        PROMPT, max_new_tokens=fresh + 1, ignore_eos=False, stop_token_ids=[free[fresh]]
+        PROMPT, max_new_tokens=1, ignore_eos=False, stop_token_ids=[free[0]]
     )
 
-    assert reply.finish["type"] == ("length" if len(reply.ids) == fresh + 1 else "stop")
+    assert free[:1] == reply.ids
+    assert {"type": "stop", "matched": free[0]} == reply.finish
 
 
 async def test_ignore_eos_ignores_stop_ids_too(peer: Peer) -> None:

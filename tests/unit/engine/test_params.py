@@ -86,7 +86,6 @@ def test_unknown_top_level_keys_are_ignored() -> None:
         ({"sampling_params": {"max_tokens": 4}}, "unexpected sampling parameter 'max_tokens'"),
         ({"sampling_params": {"temperature": -0.1}}, "temperature"),
         ({"sampling_params": {"top_p": 0}}, "top_p"),
-        ({"sampling_params": {"top_k": -2}}, "top_k"),
         ({"sampling_params": {"min_p": 1.5}}, "min_p"),
         ({"sampling_params": {"n": 2}}, "n: "),
         ({"sampling_params": {"repetition_penalty": 1.1}}, "repetition_penalty"),
