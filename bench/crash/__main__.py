@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import random
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -25,13 +26,14 @@ from pathlib import Path
 
 import orjson
 
+from bench import powercut
 from bench.crash.world import World, make_world, start_helpers, wait_until
-from bench.powercut import run_cuts
 from eagled.audit import Audit, audit
 
 _START_S = 60.0
 _DRAIN_S = 1800.0
 _LIFE_S = (0.05, 1.2)  # from the socket's first answer to the kill
+_LONG_LIFE_S = (2.0, 5.0)  # of every tenth, so that shards are committed between kills
 _OPEN_STATES = (0, 1, 2, 3, 4, 6)
 
 
@@ -53,7 +55,7 @@ def kill_loop(world: World, kills: int, rng: random.Random) -> Tally:
         if number % 5:  # every fifth kill may hit the start itself
             _wait_for_answer(world, daemon)
             tally.start_s += time.monotonic() - started
-        time.sleep(rng.uniform(*_LIFE_S))
+        time.sleep(rng.uniform(*(_LIFE_S if number % 10 else _LONG_LIFE_S)))
         daemon.kill()
         daemon.wait()
         tally.kills += 1
@@ -96,8 +98,6 @@ def _wait_for_answer(world: World, daemon: subprocess.Popen[bytes]) -> None:
 
 
 def _connects(world: World) -> bool:
-    import socket
-
     with closing(socket.socket(socket.AF_UNIX)) as sock:
         return sock.connect_ex(str(world.state.socket)) == 0
 
@@ -143,7 +143,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--cuts", type=int, default=100)
     parser.add_argument("--conversations", type=int, default=0, help="default: 40 a kill")
-    parser.add_argument("--mean-ms", type=float, default=25, help="mean time of a reply")
+    parser.add_argument("--mean-ms", type=float, default=300, help="mean time of a reply")
     parser.add_argument("--seed", type=int, default=20261129)
     parser.add_argument("--dir", type=Path, help="where to work; default: a temporary folder")
     args = parser.parse_args()
@@ -158,7 +158,8 @@ def main() -> int:
                 mean_ms=args.mean_ms,
             )  # fmt: skip
         if args.cuts:
-            ok = run_cuts(args.cuts, seed=args.seed) and ok
+            cuts = ["--cuts", str(args.cuts), "--seed", str(args.seed)]
+            ok = powercut.main(cuts) == 0 and ok
     sys.stdout.write("crash: ok\n" if ok else "crash: FAILED\n")
     return 0 if ok else 1
 
