@@ -48,7 +48,10 @@ async def peer(server: ContractServer) -> AsyncIterator[Peer]:
     """A client with the server's key; everything left running is aborted afterwards."""
     headers = {"Authorization": f"Bearer {server.key}"} if server.key else {}
     timeout = aiohttp.ClientTimeout(total=120)
-    async with aiohttp.ClientSession(server.url, headers=headers, timeout=timeout) as session:
+    fresh = aiohttp.TCPConnector(force_close=True, limit=0)  # SGLang closes idle ones after 5 s
+    async with aiohttp.ClientSession(
+        server.url, headers=headers, timeout=timeout, connector=fresh
+    ) as session:
         peer = Peer(session, server)
         await peer.learn()
         yield peer
