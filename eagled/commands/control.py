@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
@@ -40,7 +41,10 @@ def _pause(
         _tell(call_post(config, "/v1/pause" if paused else "/v1/resume"), as_json=as_json)
         return
     where = "datasets" if dataset else "lanes"
-    _tell(call_post(config, f"/v1/{where}/{target}", {"paused": paused}), as_json=as_json)
+    _tell(
+        call_post(config, f"/v1/{where}/{quote(target, safe='')}", {"paused": paused}),
+        as_json=as_json,
+    )
 
 
 def pause(
@@ -85,7 +89,10 @@ def change(
         raise UsageError(
             f"{setting!r} cannot be set; accepted: lane.NAME.limit, dataset.NAME.priority"
         )
-    _tell(call_post(config, f"/v1/{wanted[0]}/{name}", {wanted[1]: value}), as_json=as_json)
+    _tell(
+        call_post(config, f"/v1/{wanted[0]}/{quote(name, safe='')}", {wanted[1]: value}),
+        as_json=as_json,
+    )
 
 
 def prioritize(
@@ -96,7 +103,10 @@ def prioritize(
     as_json: JsonOption = False,
 ) -> None:
     """Generate a dataset before those of lower priority."""
-    _tell(call_post(config, f"/v1/datasets/{dataset}", {"priority": priority}), as_json=as_json)
+    _tell(
+        call_post(config, f"/v1/datasets/{quote(dataset, safe='')}", {"priority": priority}),
+        as_json=as_json,
+    )
 
 
 def enqueue(

@@ -35,10 +35,12 @@ def worker(
     config: ConfigOption = None,
 ) -> None:
     """Run a worker process that serves the daemon (the daemon starts its own)."""
+    from eagled.daemon_log import set_up_logging
     from eagled.socket_path import client_socket
     from eagled.supervise import die_with_parent
 
     die_with_parent()
+    set_up_logging()
     os.environ.update({k: v for k, v in _QUIET_THREADS.items() if k not in os.environ})
     loaded = load(config)
     socket = client_socket(loaded.path)
@@ -62,6 +64,9 @@ def engine(  # noqa: PLR0913 - the engine's own flags, one for one
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of torch.")] = 1,
     context_length: Annotated[int | None, typer.Option(help="Default: the model's own.")] = None,
     max_total_tokens: Annotated[int, typer.Option(help="KV pool; 0 is slots x context.")] = 0,
+    max_queued: Annotated[
+        int | None, typer.Option(help="Waiting requests beyond which 503 is answered.")
+    ] = None,
     dtype: Annotated[str, typer.Option(help="auto, bfloat16, float16 or float32.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
@@ -79,6 +84,7 @@ def engine(  # noqa: PLR0913 - the engine's own flags, one for one
         threads=threads,
         context_length=context_length,
         max_total_tokens=max_total_tokens,
+        max_queued=max_queued,
         dtype=dtype,
         device=device,
     )

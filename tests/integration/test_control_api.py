@@ -282,6 +282,18 @@ async def test_a_caller_that_goes_away_does_not_stop_a_change_half_way(tmp_path:
         await until(lambda: "merge ends" in rig.actions.called)
 
 
+async def test_a_socket_that_closes_does_not_stop_a_change_half_way(tmp_path: Path) -> None:
+    """At shutdown a call that is under way is cut from its caller, not in its work."""
+    async with serving(tmp_path) as rig, ControlClient(rig.socket) as client:
+        task = asyncio.create_task(client.merge())
+        await until(lambda: "merge begins" in rig.actions.called)
+    rig.actions.gate.set()
+    await until(lambda: "merge ends" in rig.actions.called)
+    (outcome,) = await asyncio.gather(task, return_exceptions=True)
+
+    assert isinstance(outcome, UnreachableError | RuntimeError)
+
+
 async def test_without_a_daemon_the_error_says_how_to_start_one(tmp_path: Path) -> None:
     """Exit code 69 and the command."""
     async with ControlClient(tmp_path / "none.sock") as client:

@@ -9,6 +9,8 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -249,6 +251,24 @@ def test_it_tells_systemd_what_it_does(tmp_path: Path) -> None:
 def _heard(manager: socket.socket, field: str) -> None:
     while field not in manager.recv(4096).decode().splitlines():
         pass
+
+
+def test_metrics_are_on_the_loopback_port_and_nothing_else_is(tmp_path: Path) -> None:
+    """Prometheus can scrape without the socket; the port controls nothing."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    config = write_config(tmp_path, daemon={"metrics_port": port})
+    fill(config, PROMPTS)
+    with daemon(config) as process:
+        process.ready()
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
+            text = reply.read().decode()
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/pause", data=b"{}", timeout=10)
+        process.stop()
+
+    assert 'eagled_samples{dataset="d",state="queued"} 12.0' in text.splitlines()
 
 
 def test_a_config_in_another_folder_keeps_its_state_beside_it(tmp_path: Path) -> None:

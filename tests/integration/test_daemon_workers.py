@@ -152,3 +152,38 @@ async def test_a_child_of_a_dead_parent_ends_itself() -> None:
     out, _ = await process.communicate()
 
     assert (1, b"") == (process.returncode, out)
+
+
+async def test_a_worker_of_a_killed_parent_is_killed_by_the_kernel() -> None:
+    """However the daemon ends, and however busy the worker is, the worker ends with it."""
+    child = (
+        "from eagled.supervise import die_with_parent; die_with_parent();"
+        "print('up', flush=True); import time; time.sleep(60)"
+    )
+    parent = (
+        "import os, subprocess, sys, time;"
+        "env = {**os.environ, 'EAGLED_PARENT_PID': str(os.getpid())};"
+        f"child = subprocess.Popen([sys.executable, '-c', {child!r}], env=env,"
+        " stdout=subprocess.PIPE); child.stdout.readline();"
+        "print(child.pid, flush=True); time.sleep(60)"
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", parent, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    pid = int(await process.stdout.readline())
+    alive = is_alive(pid)
+    process.kill()
+    await process.communicate()
+    await until(lambda: not is_running(pid))
+
+    assert alive
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process runs; one that has ended and was not fetched yet does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
