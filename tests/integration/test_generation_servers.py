@@ -158,6 +158,24 @@ async def test_a_stuck_server_that_recovers_is_used_again(
     assert states == {SampleState.GENERATED: 12}
 
 
+@pytest.mark.fault("F46")
+async def test_a_frozen_server_is_found_and_used_again(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    """A process that stands still with open sockets: stuck in time, work back, later done."""
+    server.set(loads="moving", generate=[{"do": "answer", "delay_s": 0.3}])
+    async with running(tmp_path, make_config(server.url, hang_s=0.8)) as rig:
+        await rig.add(prompts(30))
+        await rig.settled(8)
+        server.freeze()
+        await until(lambda: rig.server_state() == "stuck", 5)
+        await until(lambda: rig.generator.in_flight("short") == 0, 5)
+        server.thaw()
+        states = await rig.settled(30)
+
+    assert states == {SampleState.GENERATED: 30}
+
+
 async def test_slow_but_moving_is_not_stuck(server: ServerProcess, tmp_path: Path) -> None:
     """Replies that take longer than the hang limit are waited for while tokens move."""
     server.set(loads="moving", generate=[{"do": "answer", "delay_s": 1.5}])

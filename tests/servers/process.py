@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import urllib.request
@@ -53,6 +54,16 @@ class ServerProcess:
             assert self._process.stdout is not None
             self._process.stdout.close()
             self._process = None
+
+    def freeze(self) -> None:
+        """Stop the process where it stands; its sockets stay open."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
 
     def ended(self) -> bool:
         """Return whether the process is gone by itself."""

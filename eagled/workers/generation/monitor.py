@@ -76,6 +76,7 @@ class Monitor:
         self._poke = asyncio.Event()
         self._check: asyncio.Task[Identity] | None = None
         self._load: Load | None = None
+        self._no_loads = False
         self._gone = False
         self._vetoes = 0
         self._not_before = clock.monotonic()
@@ -104,20 +105,26 @@ class Monitor:
                 self._check.cancel()
 
     async def _look(self) -> None:
+        """Look once; a frozen server holds up no part of this for longer than half of `hang_s`."""
+        if self._check is not None and self._check.done():
+            self._check.result()  # raises what is nobody's fault but ours
+        self._expire_old()
+        progressing = await self._makes_progress()
         if self.endpoint.breaker is Breaker.OPEN:
             await self._try_again()
-            return
-        self._expire_old()
-        if await self._makes_progress():
-            await self.verify()
+        elif progressing:
+            self._begin_check()
 
     # -- identity
 
     async def verify(self) -> Identity:
         """Check the identity; callers that come during a check share it."""
+        return await asyncio.shield(self._begin_check())
+
+    def _begin_check(self) -> asyncio.Task[Identity]:
         if self._check is None or self._check.done():
             self._check = asyncio.create_task(self._verify(), name=f"verify {self.endpoint.url}")
-        return await asyncio.shield(self._check)
+        return self._check
 
     async def vouch(self, since: float) -> Identity:
         """Return the outcome of a check that began at or after `since` (monotonic)."""
@@ -128,6 +135,8 @@ class Monitor:
             outcome = await self.verify()
             if outcome in (Identity.GONE, Identity.OTHER):
                 return outcome
+            if outcome is Identity.UNCLEAR:
+                await asyncio.sleep(self.interval_s)
         return outcome if self.endpoint.verified_at < since else Identity.SAME
 
     async def _verify(self) -> Identity:
@@ -213,8 +222,8 @@ class Monitor:
         if await self._tokens_moved(allowed_s):
             endpoint.progressed(self._clock.monotonic())
         quiet_s = self._clock.monotonic() - endpoint.progress_at
-        if self._load is None:
-            # without a load endpoint only whole replies show progress, and they may be long
+        if self._no_loads:
+            # then only whole replies show progress, and they may be long
             allowed_s = max(allowed_s, 2 * endpoint.slowest_s)
         if not endpoint.flights or quiet_s < allowed_s:
             return True
@@ -228,6 +237,7 @@ class Monitor:
         except EagledError as exc:
             _log.debug("no load from url=%s: %s", self.endpoint.url, exc)
             return False
+        self._no_loads = load is None
         before, self._load = self._load, load
         if before is None or load is None:
             return False
@@ -241,8 +251,9 @@ class Monitor:
         self._load = None
         count = len(endpoint.flights)
         healthy, probed = endpoint.healthy, endpoint.probed
-        endpoint.open(
-            EndpointState.STUCK,
-            f"server stuck: {count} requests in flight, no token for {quiet_s:.0f} s",
-        )
+        if endpoint.state is not EndpointState.REFUSED:
+            endpoint.open(
+                EndpointState.STUCK,
+                f"server stuck: {count} requests in flight, no token for {quiet_s:.0f} s",
+            )
         self._stuck(endpoint, healthy=healthy, probed=probed)
