@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from eagled.clock import FakeClock
 from eagled.paths import StatePaths
@@ -67,6 +67,17 @@ class StoreMachine(RuleBasedStateMachine):
         await store.sync_lanes([LaneRow("short", 0, 0, 8)])
         self.dataset = await store.add_dataset(record())
         return store
+
+    @initialize()
+    def begin(self) -> None:
+        """Start with work at every stage, so that few steps reach each of them."""
+        for _ in range(6):
+            self.add(2)
+        self.claim(4)
+        for _ in range(3):
+            self.complete(0)
+        self.settle(accept=True)
+        self.claim_extract(1)
 
     def teardown(self) -> None:
         """Close everything and check the file once more."""
@@ -278,7 +289,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 TestStoreMachine = StoreMachine.TestCase
 TestStoreMachine.settings = settings(
-    max_examples=25,
+    max_examples=20,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
