@@ -277,11 +277,23 @@ def template_variables(tokenizer: Any) -> frozenset[str]:  # noqa: ANN401 - tran
     for text in texts:
         try:
             environment = _compile_jinja_template(text).environment
-            names |= jinja2.meta.find_undeclared_variables(environment.parse(text))
+            tree = environment.parse(text)
+            names |= jinja2.meta.find_undeclared_variables(tree) - _own_variables(tree)
         except jinja2.TemplateError as exc:
             raise ConfigError(f"the chat template is not valid Jinja: {exc}") from exc
         names -= set(environment.globals)
     return frozenset(names - _NOT_ARGUMENTS - set(tokenizer.special_tokens_map))
+
+
+def _own_variables(tree: Any) -> set[str]:  # noqa: ANN401 - a Jinja syntax tree
+    """Return names that the template sets itself and never asks whether they were given."""
+    import jinja2.nodes
+
+    names = tree.find_all(jinja2.nodes.Name)
+    stored = {node.name for node in names if node.ctx == "store"}
+    tests = (node for node in tree.find_all(jinja2.nodes.Test) if node.name == "defined")
+    asked = {test.node.name for test in tests if isinstance(test.node, jinja2.nodes.Name)}
+    return stored - asked
 
 
 def lost(text: str, messages: Sequence[Message]) -> str | None:

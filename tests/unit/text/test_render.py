@@ -112,6 +112,17 @@ def test_template_arguments_that_are_not_read_are_refused() -> None:
     assert ["closed", refused, refused, "open", "open"] == tails
 
 
+def test_only_what_a_caller_may_give_counts_as_an_argument() -> None:
+    """Variables that a template sets itself are none, defaults that it fills in are."""
+    renderer = _with_template(
+        "{% if not date is defined %}{% set date = 'May' %}{% endif %}"
+        "{% for m in messages %}{% if m.content %}{% set text = m.content %}{% endif %}"
+        "{{ text }}{{ date }}{{ style }}{% endfor %}"
+    )
+
+    assert renderer.reads == {"date", "style"}
+
+
 def test_thinking_needs_a_switch_in_the_template() -> None:
     """Asking a template without a switch to think is a configuration error."""
     toy_renderer().require_thinking(thinking=False)
