@@ -8,40 +8,25 @@ file's folder, those of flags and the environment at the working directory.
 from __future__ import annotations
 
 import copy
-import difflib
 import json
 import os
-import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from eagled.config import CONFIG_NAME, ENV_PREFIX, Config
-from eagled.config_fields import field_at, names_at
+from eagled.config_fields import field_at
+from eagled.config_problems import Loc, Origin, clean_loc, dotted, problem_lines, take_out
 from eagled.errors import ConfigError
-from eagled.printable import printable
 
 CONFIG_ENV = "EAGLED_CONFIG"
 FLAGS_ENV = "EAGLED_FLAGS"  # the flags of the daemon, as JSON, for the workers that it starts
 _SEPARATOR = "__"
 _ROUNDS = 4  # a repaired tree can reveal problems between settings; more rounds find none
-_VALUE_CHARS = 80
-
-Loc = tuple[str | int, ...]
-
-
-class Origin(StrEnum):
-    """Where a value came from."""
-
-    FLAG = "flag"
-    ENVIRONMENT = "environment"
-    FILE = "file"
-    DEFAULT = "default"
 
 
 @dataclass(frozen=True)
@@ -90,14 +75,6 @@ def flatten(config: Config) -> dict[str, Any]:
     """Return every value of a configuration by its TOML path, as plain data."""
     plain = config.model_dump(mode="json")
     return {dotted(loc): _at(plain, loc) for loc in _leaf_locs(plain)}
-
-
-def dotted(loc: Loc) -> str:
-    """Return a location as a TOML path: ("servers", 0, "url") is servers[0].url."""
-    out = ""
-    for part in loc:
-        out += f"[{part}]" if isinstance(part, int) else f".{part}" if out else part
-    return out
 
 
 def _find(path: Path | None, environ: Mapping[str, str]) -> Path:
@@ -217,9 +194,9 @@ def _validate(
             break
         except ValidationError as exc:
             found = exc.errors(include_url=False)
-            problems += _problems(found, rest, origins)
+            problems += problem_lines(found, rest, origins)
             for error in found:
-                _take_out(rest, _clean(tuple(error["loc"]), rest), str(error["type"]))
+                take_out(rest, clean_loc(tuple(error["loc"]), rest), str(error["type"]))
             if any(not error["loc"] for error in found):
                 break
     if problems:
@@ -228,110 +205,6 @@ def _validate(
             f"{file} has {len(problems)} {noun}:", tuple(dict.fromkeys(problems))
         ) from None
     return config
-
-
-def _problems(
-    found: list[Any], tree: Mapping[str, Any], origins: Mapping[str, Origin]
-) -> list[str]:
-    by_loc: dict[Loc, Any] = {}
-    for error in found:
-        by_loc.setdefault(_clean(tuple(error["loc"]), tree), error)
-    out: list[str] = []
-    for loc, error in by_loc.items():
-        if not loc:
-            out.extend(str(error["msg"]).removeprefix("Value error, ").split("; "))
-        else:
-            out.append(_problem(loc, error) + _blame(dotted(loc), origins))
-    return out
-
-
-def _blame(path: str, origins: Mapping[str, Origin]) -> str:
-    """Say so when a wrong value is not in the file, where a person would look for it."""
-    given = {o for p, o in origins.items() if p == path or p.startswith(path + ".")}
-    away = sorted(given - {Origin.FILE})
-    return f" [from the {away[0]}]" if away else ""
-
-
-def _problem(loc: Loc, error: Mapping[str, Any]) -> str:
-    name, kind = dotted(loc), str(error["type"])
-    known = field_at(loc)
-    accepted = f" (accepted: {known.accepted})" if known is not None else ""
-    if kind == "extra_forbidden":
-        return _unknown(loc)
-    if kind == "missing":
-        return f"{name}: must be given{accepted}"
-    message = str(error["msg"])
-    if kind == "value_error":
-        return f"{name}: {message.removeprefix('Value error, ')}"
-    must = _must(message)
-    shown = printable(repr(error["input"]), _VALUE_CHARS)
-    if kind == "string_pattern_mismatch" or error["loc"][-1] == "[key]":
-        must = "has a wrong form"
-        accepted = accepted or " (accepted: letters, digits, '.', '_', '-'; at most 64)"
-    return f"{name} = {shown}: {must}{accepted}"
-
-
-def _must(message: str) -> str:
-    """Return pydantic's sentence in our words."""
-    words = {
-        "Input should be": "must be",
-        "a valid": "a",
-        "greater than or equal to": ">=",
-        "less than or equal to": "<=",
-        "greater than": ">",
-        "less than": "<",
-        "a tuple": "a list",
-        "a integer": "an integer",
-    }
-    text = message.split(", ", maxsplit=1)[0]
-    for theirs, ours in words.items():
-        text = text.replace(theirs, ours)
-    return re.sub("a dictionary or instance of .*", "a table", text)
-
-
-def _unknown(loc: Loc) -> str:
-    what = "section" if len(loc) == 1 else "setting"
-    near = difflib.get_close_matches(str(loc[-1]), names_at(loc), n=1, cutoff=0.5)
-    known = ", ".join(names_at(loc))
-    hint = f"did you mean {dotted((*loc[:-1], near[0]))}?" if near else f"accepted: {known}"
-    return f"{printable(dotted(loc), _VALUE_CHARS)}: unknown {what}; {hint}"
-
-
-def _clean(loc: Loc, tree: object) -> Loc:
-    """Drop what pydantic adds to a location: union branches and the mark of a bad key."""
-    out: list[str | int] = []
-    node = tree
-    for part in loc:
-        if part == "[key]" or not isinstance(node, dict | list):
-            break
-        out.append(part)
-        inside = isinstance(node, dict) or (isinstance(part, int) and part < len(node))
-        node = _child(node, part) if inside else None
-    return tuple(out)
-
-
-def _child(node: Any, part: str | int) -> object:  # noqa: ANN401 - parsed TOML
-    if isinstance(node, dict):
-        return node.get(part)
-    return node[part] if isinstance(part, int) else None
-
-
-def _take_out(tree: Any, loc: Loc, kind: str) -> None:  # noqa: ANN401 - parsed TOML
-    """Remove what is wrong; give what is missing a value that passes."""
-    if not loc:
-        return
-    node, last = tree, loc[-1]
-    for part in loc[:-1]:
-        node = _child(node, part)
-    known = field_at(loc)
-    if isinstance(node, dict) and (kind == "missing" or (known is not None and known.required)):
-        unique = "-".join(str(part) for part in loc)
-        stand_in = {"url": f"http://{unique}", "target": {"model": unique}}
-        node[str(last)] = stand_in.get(str(last), unique)
-    elif isinstance(node, dict):
-        node.pop(str(last), None)
-    elif isinstance(node, list) and isinstance(last, int) and last < len(node):
-        node[last] = node[0] if last else 0
 
 
 def _leaf_locs(node: object, loc: Loc = ()) -> Iterator[Loc]:

@@ -45,6 +45,7 @@ from eagled.daemon_runtime import (
 )
 from eagled.daemon_shards import reconcile_shards
 from eagled.daemon_watch import TICK_S, Watch, write_snapshot
+from eagled.daemon_workers import ring_on_results, worker_ended, worker_started
 from eagled.disk import DiskGovernor
 from eagled.errors import DiskError, EagledError, StoreError
 from eagled.lanes import ordered_lanes
@@ -59,7 +60,7 @@ from eagled.server.model_folder import read_model_facts
 from eagled.shards.target import resolve_model
 from eagled.socket_path import daemon_socket
 from eagled.store import LaneRow, StateLock, Store
-from eagled.supervise import STOP_S, Supervisor, WorkerExit, worker_specs
+from eagled.supervise import STOP_S, Supervisor, worker_specs
 from eagled.types import EventKind
 from eagled.workers.generate import Generator
 
@@ -194,11 +195,11 @@ class Daemon:
         await stack.enter_async_context(serve_control(control, socket, config.daemon.metrics_port))
         runtime.apply_hold()
         await runtime.generator.start()
-        self._spawn(_ring_on_results(runtime), "doorbell")
+        self._spawn(ring_on_results(runtime), "doorbell")
         self._spawn(actions.enqueue_all(), "enqueue")
         specs = worker_specs(config, self._loaded.path, socket, self._paths.logs)
         runtime.supervisor = Supervisor(
-            specs, partial(_worker_started, runtime), partial(_worker_ended, runtime)
+            specs, partial(worker_started, runtime), partial(worker_ended, runtime)
         )
         runtime.supervisor.start()
         found = store.recovery
@@ -358,32 +359,6 @@ async def _bounded(work: Awaitable[object], timeout_s: float, what: str) -> None
         logger.error("gave up waiting for what=%r after_s=%g", what, timeout_s)  # noqa: TRY400 - the traceback is that of the timer
     except Exception:
         logger.exception("failed: what=%r", what)
-
-
-async def _ring_on_results(runtime: Runtime) -> None:
-    """Wake the workers when something was committed that may be work for them."""
-    while True:
-        with runtime.store.subscribe() as results:
-            async for _ in results:
-                runtime.doorbell.ring()
-            if not results.dropped:
-                return
-
-
-async def _worker_started(runtime: Runtime, name: str, pid: int) -> None:
-    await runtime.store.add_event(EventKind.WORKER_STARTED, name, f"pid {pid}")
-
-
-async def _worker_ended(runtime: Runtime, ended: WorkerExit) -> None:
-    """Take back what a dead worker held, and say why it died."""
-    runtime.text.release(ended.pid)
-    await runtime.extract.release(ended.pid)
-    last = ended.tail.splitlines()[-1] if ended.tail else "no output"
-    detail = f"exit code {ended.code}: {last}"
-    await runtime.store.add_event(EventKind.WORKER_DIED, ended.name, printable(detail))
-    log = runtime.paths.logs / f"{ended.name}.log"
-    text = f"worker {ended.name} ended with {ended.code}: {last} (see {log}); it is started again"
-    runtime.board.raise_(f"worker:{ended.name}", text, "error")
 
 
 def _store_failure(cause: BaseException) -> EagledError:

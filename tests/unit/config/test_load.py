@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from eagled.config_load import Origin, load_config
+from eagled.config_load import load_config
+from eagled.config_problems import Origin
 from eagled.errors import ConfigError
 
 GOOD = """
