@@ -1,7 +1,8 @@
 """The durable core: one SQLite database, one writer, an independent stamp.
 
 `Store` is the daemon's; `StoreReader` is for long reads; `eagled.store.tools` is `eagled db`.
-Rules that every change must keep are in docs/formats.md; what was measured, in docs/benchmarks.md.
+Rules that every change must keep stand in the module docstrings: `executor` (pragmas), `opening`
+(start), `writer` (durability), `reader` (chunks), `stamp`.
 """
 
 from eagled.store.feed import Subscription

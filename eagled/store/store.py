@@ -77,12 +77,12 @@ class Store:
         stack: AsyncExitStack,
         backend: WriteBackend,
         opened: Opened,
-        readers: tuple[ReadBackend, ReadBackend],
+        readers: tuple[ReadBackend, ReadBackend, ReadBackend],
         paths: StatePaths,
     ) -> None:
         self._stack = stack
         self._backend = backend
-        self._status, self._bulk = readers
+        self._status, self._bulk, self._work = readers  # a long list delays neither status nor work
         self._feed = Feed()
         self._writer = Writer(backend, paths.database, self._feed.publish)
         self._closed = False
@@ -108,7 +108,8 @@ class Store:
             backend, opened = await open_writer(stack, paths, clock, backup, create=create)
             status = await ReadBackend.open(stack, paths.database)
             bulk = await ReadBackend.open(stack, paths.database)
-            store = cls(stack.pop_all(), backend, opened, (status, bulk), paths)
+            work = await ReadBackend.open(stack, paths.database)
+            store = cls(stack.pop_all(), backend, opened, (status, bulk, work), paths)
         store._writer.start()
         for warning in opened.recovery.warnings:
             log.warning("%s", warning)
@@ -256,7 +257,7 @@ class Store:
 
     async def text_jobs(self, n: int, *, exclude: Collection[int] = ()) -> list[TextJob]:
         """Return up to `n` answers that wait for their check, oldest first."""
-        return await self._bulk.read(queries.text_jobs, n, frozenset(exclude))
+        return await self._work.read(queries.text_jobs, n, frozenset(exclude))
 
     async def settle_text(
         self, verdicts: Sequence[TextVerdict], *, lane_of: Callable[[int], str | None]

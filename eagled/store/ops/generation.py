@@ -165,7 +165,7 @@ class CompleteSample(Op[bool]):
         """Return the parameters of `complete_sample`."""
         a = self.answer
         elapsed_ms = round(a.elapsed_s * 1000)
-        server = printable(a.server)
+        server = a.server if a.server.isprintable() else printable(a.server)
         out = a.output
         when = tx.now_ms
         return (out.n, out.crc, a.finish.value, server, elapsed_ms, when, self.fence.sample_id)
