@@ -167,8 +167,8 @@ class Watch:
     async def _judge(self) -> None:
         run = self._run
         document = await self._actions.status()
-        for i, text in enumerate(run.store.alarms):
-            run.board.raise_(f"store:{i}", text, "error")
+        text = "; ".join(run.store.alarms)
+        run.board.keep("store", text, when=bool(text), level="error")
         for name in run.supervisor.healthy() if run.supervisor is not None else ():
             run.board.clear(f"worker:{name}")
         for server in document["servers"]:

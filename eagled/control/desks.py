@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from eagled.control.doorbell import Doorbell
@@ -132,12 +132,12 @@ class ExtractDesk:
         self._may_claim = may_claim
         self._shortlist = shortlist
         self._holders: dict[str, int] = {}  # worker name -> pid
-        self._tokens: dict[str, int] = {}  # worker name -> tokens claimed and not in a shard
+        self._tokens: dict[str, dict[int, int]] = {}  # worker name -> sample id -> its tokens
 
     @property
     def pending_tokens(self) -> int:
         """Tokens that are claimed and not yet in a shard."""
-        return sum(self._tokens.values())
+        return sum(sum(held.values()) for held in self._tokens.values())
 
     @property
     def workers(self) -> int:
@@ -148,7 +148,7 @@ class ExtractDesk:
         """A worker starts: what an earlier one of its name held goes back."""
         await self._store.release_extract(worker)
         self._holders[worker] = pid
-        self._tokens[worker] = 0
+        self._tokens[worker] = {}
 
     async def claim(
         self, worker: str, pid: int, max_samples: int, max_tokens: int
@@ -175,23 +175,27 @@ class ExtractDesk:
         if self._shortlist is not None and listed is not None and jobs:
             last = listed.index(jobs[-1].fence.sample_id)
             self._shortlist.put_back(listed[last + 1 :])
-        tokens = sum(job.prompt.n + job.output.n for job in jobs)
-        self._tokens[worker] = self._tokens.get(worker, 0) + tokens
+        held = self._tokens.setdefault(worker, {})
+        held.update((job.fence.sample_id, job.prompt.n + job.output.n) for job in jobs)
         return jobs
 
-    async def commit(
-        self, pid: int, record: ShardRecord, members: Sequence[ShardMember]
-    ) -> ShardCommit:
+    async def commit(self, record: ShardRecord, members: Sequence[ShardMember]) -> ShardCommit:
         """Store a complete shard."""
         result = await self._store.commit_shard(record, members)
-        for worker, holder in self._holders.items():
-            if holder == pid:
-                self._tokens[worker] = max(0, self._tokens[worker] - record.n_tokens)
+        self._settled(member.fence for member in members)
         return result
+
+    def _settled(self, fences: Iterable[Fence]) -> None:
+        samples = [fence.sample_id for fence in fences]
+        for held in self._tokens.values():
+            for sample in samples:
+                held.pop(sample, None)
 
     async def fail(self, fence: Fence, reason: str, detail: str, *, final: bool) -> bool:
         """Store that a sample's states were refused."""
-        return await self._store.fail_extract(fence, reason, detail, final=final)
+        counted = await self._store.fail_extract(fence, reason, detail, final=final)
+        self._settled([fence])
+        return counted
 
     async def release(self, pid: int) -> int:
         """Take back what a process held; return how many samples that were."""

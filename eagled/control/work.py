@@ -87,7 +87,7 @@ async def commit_shard(request: web.Request, control: Control) -> dict[str, Any]
     body = await body_of(request, bodies.ExtractCommitBody)
     record = from_wire(ShardRecord, body.shard)
     members = [_member(row) for row in body.members]
-    result = await control.extract.commit(_pid(request), record, members)
+    result = await control.extract.commit(record, members)
     return {"accepted": result.accepted, "stale": result.stale}
 
 

@@ -110,6 +110,7 @@ class Rig:
     actions: FakeActions
     socket: Path
     text: TextDesk
+    extract: ExtractDesk
 
 
 @asynccontextmanager
@@ -122,7 +123,7 @@ async def serving(folder: Path, prompts: int = 4) -> AsyncIterator[Rig]:
         extract = ExtractDesk(store, bell, lambda: True)
         control = Control(store, actions, text, extract, bell)
         async with serve_control(control, folder / "c.sock"):
-            yield Rig(store, actions, folder / "c.sock", text)
+            yield Rig(store, actions, folder / "c.sock", text, extract)
 
 
 async def _generate(store: Store, n: int) -> None:
@@ -289,7 +290,7 @@ async def test_a_socket_that_closes_does_not_stop_a_change_half_way(tmp_path: Pa
         await until(lambda: "merge begins" in rig.actions.called)
     rig.actions.gate.set()
     await until(lambda: "merge ends" in rig.actions.called)
-    (outcome,) = await asyncio.gather(task, return_exceptions=True)
+    outcome: object = (await asyncio.gather(task, return_exceptions=True))[0]
 
     assert isinstance(outcome, UnreachableError | RuntimeError)
 
@@ -402,6 +403,7 @@ async def test_a_shard_is_committed_over_the_socket(tmp_path: Path) -> None:
         await client.settle_text([TextVerdict(j.sample_id, j.attempt, None) for j in jobs])
         await client.hello("x", "extract", os.getpid())
         work = await client.claim_extract("x", 10, 10_000)
+        pending = rig.extract.pending_tokens
         record = ShardRecord("s.safetensors", "ab" * 32, 10, 2, 10, "m")
         members = [ShardMember(job.fence, i) for i, job in enumerate(work[:2])]
         first = await client.commit_shard(record, members)
@@ -409,7 +411,10 @@ async def test_a_shard_is_committed_over_the_socket(tmp_path: Path) -> None:
         again = await client.fail_extract(work[2].fence, "not_finite", "row 1", final=True)
         found = await states(rig.store)
 
+        left = rig.extract.pending_tokens
+
     assert ((2, 0), True, False) == (first, failed, again)
+    assert (3 * 5, 0) == (pending, left)
     assert {
         SampleState.EXTRACTED: 2, SampleState.FAILED: 1, SampleState.QUEUED: 1
     } == found  # fmt: skip
