@@ -84,6 +84,13 @@ def warn(text: str) -> None:
     typer.echo(text, err=True)
 
 
+def progress_line(text: str) -> None:
+    """Show where long work stands on one line of a terminal; a log gets nothing."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{printable(text, _CELL_CHARS + 20)}")
+        sys.stderr.flush()
+
+
 def say_json(value: object) -> None:
     """Print a value as indented JSON."""
     import orjson

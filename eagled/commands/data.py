@@ -12,6 +12,7 @@ from eagled.commands.common import (
     JsonOption,
     SetOption,
     load,
+    progress_line,
     say,
     say_json,
     warn,
@@ -48,7 +49,13 @@ def prep(
         return
     from eagled.workers.prepare import prepare_all
 
-    results = prepare_all(load(config, settings).config, names or (), force=force)
+    results = prepare_all(
+        load(config, settings).config,
+        names or (),
+        force=force,
+        progress=lambda p: progress_line(f"{p.dataset}: {p.rows} rows, {p.kept} kept"),
+    )
+    progress_line("")
     if as_json:
         say_json([_prep_json(result) for result in results])
         return
@@ -172,6 +179,7 @@ def verify(
     from eagled.paths import StatePaths
 
     report, findings = _verified(StatePaths(load(config).config.run.state_dir))
+    progress_line("")
     if as_json:
         say_json(
             {
@@ -203,13 +211,17 @@ def _verified(paths: StatePaths) -> tuple[VerifyReport, list[Finding]]:
     from eagled.workers.verify import committed, verify_run
 
     if not paths.database.is_file():
-        report = verify_shards(paths.shards)
+        report = verify_shards(paths.shards, progress=_show_file)
         return report, list(report.findings)
     with StoreReader(paths.database) as reader:
         before = set(committed(reader.shards()))
-        report = verify_run(reader, paths.shards)
+        report = verify_run(reader, paths.shards, progress=_show_file)
         new = set(committed(reader.shards())) - before
     return report, [finding for finding in report.findings if finding.file not in new]
+
+
+def _show_file(name: str, done: int, total: int) -> None:
+    progress_line(f"{done + 1}/{total} {name}")
 
 
 def _drop(config: Path | None, names: list[str]) -> None:
