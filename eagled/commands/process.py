@@ -113,13 +113,16 @@ def top(
 
 def demo(
     *,
-    folder: Annotated[Path, typer.Option(help="Work folder; emptied first.")] = Path("demo-run"),
-    cache: Annotated[Path, typer.Option(help="Where downloads are kept.")] = Path(
-        "~/.cache/eagled"
-    ),
+    folder: Annotated[Path, typer.Option(help="Work folder; emptied first.")] = Path("state/demo"),
+    cache: Annotated[
+        Path | None,
+        typer.Option(help="Where downloads are kept; $EAGLED_CACHE or ~/.cache/eagled."),
+    ] = None,
     model: Annotated[Path | None, typer.Option(help="Your own model folder instead.")] = None,
 ) -> None:
     """Run the whole line on a small real model, with a crash in the middle, and check it."""
+    from eagled.demo.fetch import cache_dir
     from eagled.demo.run import run_demo
 
-    raise typer.Exit(run_demo(folder.absolute(), cache.expanduser().absolute(), model))
+    kept = cache.expanduser().absolute() if cache else cache_dir()
+    raise typer.Exit(run_demo(folder.absolute(), kept, model))

@@ -56,7 +56,7 @@ def fresh_folder(root: Path) -> DemoPaths:
     """
     root = root.resolve()
     if root.exists() and any(root.iterdir()) and not (root / MARKER).exists():
-        raise UsageError(f"{root} is not a demo folder; name another one with --dir")
+        raise UsageError(f"{root} is not a demo folder; name another one with --folder")
     shutil.rmtree(root, ignore_errors=True)
     paths = DemoPaths(root)
     for folder in (root, paths.data, paths.logs):
