@@ -12,9 +12,8 @@ import pytest
 from eagled.tokens import unpack_ids
 from eagled.types import Finish, OutputReason, SampleState
 from eagled.workers import generate
+from tests.faults import fault_file, fault_row
 from tests.servers.kit import (
-    FAULTS,
-    INDEX,
     make_config,
     running,
     sample_of,
@@ -43,12 +42,12 @@ def server() -> Iterator[ServerProcess]:
 
 def file_step(name: str) -> dict[str, Any]:
     """Return the step that serves a fault's file."""
-    return {"do": "file", "path": str(FAULTS / name)}
+    return {"do": "file", "path": str(fault_file(name))}
 
 
 def body_of(name: str) -> bytes:
     """Return the body in a fault's file."""
-    return (FAULTS / name).read_bytes().split(b"\r\n\r\n", 1)[1]
+    return fault_file(name).read_bytes().split(b"\r\n\r\n", 1)[1]
 
 
 def ids_in(name: str) -> list[int]:
@@ -222,7 +221,7 @@ async def test_a_request_refused_as_too_long_is_never_sent_again(
 
     assert sample.row.reason == OutputReason.TOO_LONG_FOR_SERVER
     assert len(server.seen()["sent"]) - before == 1
-    assert INDEX["F37"]["files"] == ["lanes/context_400.http"]
+    assert fault_row("F37")["files"] == ["lanes/context_400.http"]
 
 
 @pytest.mark.fault("F37")
@@ -261,7 +260,7 @@ async def test_a_reply_in_one_long_line_is_read_whole(
     server: ServerProcess, tmp_path: Path
 ) -> None:
     """A single line of 700,000 bytes of text and 60,000 ids comes through complete."""
-    assert "700000 bytes" in (FAULTS / "server/long_line.json").read_text()
+    assert "700000 bytes" in fault_file("server/long_line.json").read_text()
     ids = [i % 280 for i in range(60_000)]
     server.set(info=INFO, generate=[{"do": "answer", "ids": ids, "text_bytes": 700_000}])
     async with running(tmp_path, make_config(server.url)) as rig:

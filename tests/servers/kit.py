@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from eagled.clock import SystemClock
 from eagled.config import Config, SamplingConfig
 from eagled.lanes import lane_for, ordered_lanes
@@ -27,10 +25,6 @@ from eagled.tokens import make_uid, pack_ids, unpack_ids
 from eagled.types import Mode, SampleState
 from eagled.workers.generate import Generator
 
-FAULTS = Path(__file__).resolve().parents[1] / "data" / "faults"
-INDEX: dict[str, dict[str, Any]] = {
-    entry["id"]: entry for entry in orjson.loads((FAULTS / "index.json").read_bytes())
-}
 VOCAB = 283  # the toy tokenizer of the fault inputs
 DEADLINE_S = 20.0
 

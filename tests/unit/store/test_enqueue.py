@@ -76,8 +76,7 @@ async def test_f52_second_run_has_nothing_to_do(tmp_path: Path) -> None:
     assert len({row.uid for row in rows}) == len(rows) == 4
 
 
-@pytest.mark.fault("F05")
-async def test_f05_what_is_missing_is_decided_from_what_is_stored(tmp_path: Path) -> None:
+async def test_what_is_missing_is_decided_from_what_is_stored(tmp_path: Path) -> None:
     """Each start adds and claims exactly what the rows that are there now lack."""
     items = conversations("a", 6)
     added = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from eagled.errors import ArtifactError
 from eagled.paths import StatePaths
 from eagled.store import ShardCommit, Store, StoreReader
 from eagled.types import ExtractJob, SampleState, ShardMember, ShardRecord, TextVerdict
+from tests.faults import fault_file, fault_row
 from tests.unit.store.helpers import filled, generate, opened, problems, state_counts
 
 SHARD = ShardRecord("s-1.safetensors", "a" * 64, 1000, 3, 18, "m")
@@ -38,6 +40,31 @@ async def test_claim_stays_in_the_token_budget(tmp_path: Path) -> None:
 
     assert (2, 1) == (len(two), len(one))
     assert (3, 3, 1) == (two[0].prompt.n, two[0].output.n, two[0].fence.attempt)
+
+
+@pytest.mark.fault("F05")
+async def test_what_lacks_states_is_decided_from_what_is_there(tmp_path: Path) -> None:
+    """Three of six, then the other three, then the one whose shard was deleted; never more."""
+    fault = json.loads(fault_file("prep/cached_filter.json").read_text())
+    assert "second run does 3, third run does 1" in fault_row("F05")["expect"]
+    done = []
+    async with opened(tmp_path) as store:
+        await ready(store, fault["samples"])
+        for limit in (3, 6):
+            jobs = await store.claim_extract(limit, 1000, worker="w")
+            for job in jobs:
+                name = f"s-{job.fence.sample_id}.safetensors"
+                shard = replace(SHARD, name=name, n_samples=1, n_tokens=6)
+                await store.commit_shard(shard, members([job]))
+            done.append(len(jobs))
+        await store.drop_shard("s-2.safetensors", "deleted")
+    async with opened(tmp_path) as store:
+        jobs = await store.claim_extract(6, 1000, worker="w")
+        done.append(len(jobs))
+
+    assert len(fault["steps"]) == len(done)
+    assert [3, 3, 1] == done
+    assert [2] == [job.fence.sample_id for job in jobs]
 
 
 async def test_unchecked_answers_are_not_extracted(tmp_path: Path) -> None:
