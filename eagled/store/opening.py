@@ -94,8 +94,18 @@ def size_of(path: Path) -> int:
 
 
 def read_meta(db: Executor) -> Meta:
-    """Return the row that says which history this is."""
-    lineage, seq, epoch, clean = db.rows("meta")[0]
+    """Return the row that says which history this is.
+
+    Raises:
+        StoreError: if the row is gone or its values are not what was ever written there.
+    """
+    rows = db.rows("meta")
+    lineage, seq, epoch, clean = rows[0] if rows else (None, None, None, None)
+    if not (isinstance(lineage, bytes) and isinstance(seq, int) and isinstance(epoch, int)):
+        raise StoreError(
+            "the database is damaged: its own description cannot be read; "
+            "`eagled db restore FILE` puts a backup in its place"
+        )
     return Meta(lineage, seq, epoch, bool(clean))
 
 
