@@ -142,7 +142,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--cuts", type=int, default=100)
-    parser.add_argument("--conversations", type=int, default=0, help="default: 40 a kill")
+    parser.add_argument("--conversations", type=int, default=0, help="default: 90 a kill")
     parser.add_argument("--mean-ms", type=float, default=300, help="mean time of a reply")
     parser.add_argument("--seed", type=int, default=20261129)
     parser.add_argument("--dir", type=Path, help="where to work; default: a temporary folder")
@@ -152,7 +152,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="eagled-crash-") as temporary:
         root = args.dir or Path(temporary) / "w"
         if args.kills:
-            conversations = args.conversations or 40 * args.kills
+            conversations = args.conversations or 90 * args.kills
             ok = kill_test(
                 root, kills=args.kills, conversations=conversations, seed=args.seed,
                 mean_ms=args.mean_ms,

@@ -102,6 +102,8 @@ class World:
         for helper in self.helpers:
             helper.kill()
             helper.wait()
+            if helper.stdout is not None:
+                helper.stdout.close()
 
 
 def make_world(root: Path, *, conversations: int, seed: int, mean_ms: float) -> World:

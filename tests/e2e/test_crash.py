@@ -1,0 +1,20 @@
+"""The crash harness, short: what the daemon acknowledges it keeps, over a few SIGKILLs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.crash.__main__ import kill_test
+
+
+@pytest.mark.slow
+def test_a_few_kills_lose_and_double_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Four kills under load, then everything is finished and compared by an outsider."""
+    held = kill_test(tmp_path / "w", kills=4, conversations=100, seed=7, mean_ms=150)
+
+    assert held
+    assert "kills=4 " in capsys.readouterr().out
