@@ -25,7 +25,7 @@ from eagled.demo.checks import Check, Summary, final_checks, restart_checks, sum
 from eagled.demo.processes import Child, DemoError, eagled_command, run_command
 from eagled.demo.setting import SLOTS, DemoPaths, config_text, fresh_folder, write_config
 from eagled.demo.witness import Witness
-from eagled.errors import EagledError, UnreachableError
+from eagled.errors import UnreachableError
 from eagled.paths import StatePaths
 
 ENGINE_READY_S = 180.0  # a cold disk takes a minute to bring in torch and the model
@@ -241,6 +241,3 @@ def _top_hint(paths: DemoPaths) -> str:
 def _say(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
-
-
-__all__ = ["EagledError", "run_demo"]
