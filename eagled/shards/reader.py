@@ -1,19 +1,21 @@
 """Read shards as a PyTorch map-style dataset.
 
-Guarantee: `dataset[i]` maps files read-only and copies one sample; the order is that of the given
-paths, then of the file. Files whose manifests differ in what the states are (target, layers, last,
-norm) are refused together. Of a sample that lies in two files (its claim was lost after the first
-was written) only the newest attempt is given. Price: the headers of all files are parsed when the
-dataset is made; files stay mapped, in a bounded number.
+Guarantee: `dataset[i]` maps files read-only and copies one sample; without a corpus the order is
+that of the given paths, then of the file, with one it is the corpus's. Files that differ in what
+the states are (target, layers, last, norm) are refused together; how they are stored may differ.
+Of a sample that lies in two files (its claim was lost after the first was written) only the
+newest attempt is given. Price: the headers of all files are parsed when the dataset is made; files
+stay mapped, in a bounded number. In which order to read, and how to resume, is `sampler.py`.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -30,21 +32,23 @@ from eagled.shards.format import (
     ShardManifest,
     read_shard_header,
 )
+from eagled.shards.members import CorpusMember, read_members
+from eagled.shards.whole import check_name
+from eagled.train.corpus import Corpus
 
 _MAX_OPEN = 32  # mapped files a dataset; a mapping costs address space, not memory
-_SAME = ("target_hash", "tokenizer_hash", "layers", "hidden_size", "last", "last_norm", "codec")
+_SAME = ("target_hash", "tokenizer_hash", "layers", "hidden_size", "last", "last_norm")
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(TypedDict):
     """One sample of T tokens.
 
-    Attributes:
+    Keys:
         uid: sample uid in hex.
         dataset: name of its dataset.
         input_ids: i64 [T].
-        loss_mask: bool [T].
-        aux: bf16 [T-1, L*D], row j belongs to token j.
+        loss_mask: bool [T], true on the tokens that the target produced.
+        aux: bf16 [T-1, L*D], row j is the state of token j, from which j + 1 is predicted.
         last: bf16 [P, D], after the final norm.
         last_positions: i64 [P], rows of `last` counted from the sample's row 0.
     """
@@ -64,20 +68,63 @@ class _OpenShard:
     last_starts: npt.NDArray[np.int64]  # [n + 1], rows of `last` before each sample
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a sample lies, and what the corpus says of it."""
+
+    shard: int
+    index: int
+    member: CorpusMember | None = None
+
+
 class ShardDataset(Dataset[Sample]):
     """Samples of shard files, by index (`dataset[i]`) or by uid (`dataset.by_uid(hex)`)."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        *,
+        corpus: Corpus | None = None,
+        split: str | None = None,
+        partial: bool = False,
+        checksums: bool = False,
+    ) -> None:
+        """Parse the headers of `paths`.
+
+        Args:
+            paths: the shard files.
+            corpus: give only its members, in its order; each is compared with its checksum there
+                when it is read.
+            split: `train` or `holdout` of that corpus; None is both.
+            partial: accept that members of the corpus have no states here.
+            checksums: read each file whole when it is first used, and compare its SHA-256.
+
+        Raises:
+            ArtifactError: if a file is torn or unlike the others, or members are missing.
+        """
         self._headers = [read_shard_header(path) for path in paths]
         for header in self._headers[1:]:
             _check_alike(self._headers[0], header)
+        self._checksums = checksums
+        self._checked: set[int] = set()
         self._open: OrderedDict[int, _OpenShard] = OrderedDict()
-        self._places = _places(self._headers)
+        places = _places(self._headers)
+        if corpus is not None:
+            places = _of_corpus(places, self._headers, list(read_members(corpus, split)), partial)
+        self._places = places
         self._by_uid = {self.entry(i).uid: i for i in range(len(self._places))}
 
     @classmethod
-    def from_folder(cls, folder: Path) -> ShardDataset:
-        """Return the dataset of all shards in `folder`, by name.
+    def from_folder(
+        cls,
+        folder: Path,
+        *,
+        corpus: Corpus | None = None,
+        split: str | None = None,
+        partial: bool = False,
+        checksums: bool = False,
+    ) -> ShardDataset:
+        """Return the dataset of all shards in `folder`, by name; the arguments are those above.
 
         Raises:
             ArtifactError: if there are none, or one is torn or unlike the others.
@@ -85,7 +132,7 @@ class ShardDataset(Dataset[Sample]):
         paths = sorted(folder.glob(f"*{SHARD_SUFFIX}"))
         if not paths:
             raise ArtifactError(f"{folder} holds no shards")
-        return cls(paths)
+        return cls(paths, corpus=corpus, split=split, partial=partial, checksums=checksums)
 
     def __len__(self) -> int:
         return len(self._places)
@@ -93,7 +140,7 @@ class ShardDataset(Dataset[Sample]):
     def __getitem__(self, index: int) -> Sample:
         if not 0 <= index < len(self):
             raise IndexError(index)
-        return self._sample(*self._places[index])
+        return self._sample(self._places[index])
 
     @property
     def manifest(self) -> ShardManifest:
@@ -109,8 +156,14 @@ class ShardDataset(Dataset[Sample]):
 
     def entry(self, index: int) -> SampleEntry:
         """Return the header's line of one sample, without touching its data."""
-        shard, i = self._places[index]
-        return self._headers[shard].samples[i]
+        place = self._places[index]
+        return self._headers[place.shard].samples[place.index]
+
+    def length(self, index: int) -> int:
+        """Return the tokens T of one sample; its file is mapped, its states are not read."""
+        place = self._places[index]
+        start, end = self._mapped(place.shard).arrays["offsets"][place.index : place.index + 2]
+        return int(end - start)
 
     def by_uid(self, uid: str) -> Sample:
         """Return the sample with this uid (hex).
@@ -120,19 +173,31 @@ class ShardDataset(Dataset[Sample]):
         """
         return self[self._by_uid[uid]]
 
+    def verify(self) -> None:
+        """Read every file whole and compare its SHA-256 with the one in its name.
+
+        Raises:
+            ArtifactError: naming the first file that was altered.
+        """
+        for header in self._headers:
+            check_name(header.container.path)
+
     def __getstate__(self) -> dict[str, Any]:
         """Leave the mappings behind: a loader's worker process maps the files itself."""
         return {**self.__dict__, "_open": OrderedDict()}
 
-    def _sample(self, shard: int, i: int) -> Sample:
-        opened = self._mapped(shard)
-        arrays, entry = opened.arrays, self._headers[shard].samples[i]
+    def _sample(self, place: _Place) -> Sample:
+        i, opened = place.index, self._mapped(place.shard)
+        arrays, entry = opened.arrays, self._headers[place.shard].samples[i]
         start, end = (int(x) for x in arrays["offsets"][i : i + 2])
         last = slice(int(opened.last_starts[i]), int(opened.last_starts[i + 1]))
+        ids = arrays["input_ids"][start:end]
+        if place.member is not None:
+            _check_member(place.member, ids, self._headers[place.shard].container.path)
         return Sample(
             uid=entry.uid,
             dataset=entry.dataset,
-            input_ids=torch.from_numpy(arrays["input_ids"][start:end].astype(np.int64)),
+            input_ids=torch.from_numpy(ids.astype(np.int64)),
             loss_mask=torch.from_numpy(arrays["loss_mask"][start:end].astype(np.bool_)),
             aux=_bf16(arrays["aux"][start - i : end - i - 1]),  # [T-1, L*D]
             last=_bf16(arrays["last"][last]),  # [P, D]
@@ -142,18 +207,24 @@ class ShardDataset(Dataset[Sample]):
     def _mapped(self, shard: int) -> _OpenShard:
         opened = self._open.pop(shard, None)
         if opened is None:
-            header = self._headers[shard]
-            n_last = [s.n_last for s in header.samples]
-            starts = np.concatenate([[0], np.cumsum(n_last, dtype=np.int64)])
-            opened = _OpenShard(map_arrays(header.container), starts)
+            opened = self._map(shard)
         self._open[shard] = opened
         if len(self._open) > _MAX_OPEN:
             self._open.popitem(last=False)
         return opened
 
+    def _map(self, shard: int) -> _OpenShard:
+        header = self._headers[shard]
+        if self._checksums and shard not in self._checked:
+            check_name(header.container.path)
+            self._checked.add(shard)
+        n_last = [s.n_last for s in header.samples]
+        starts = np.concatenate([[0], np.cumsum(n_last, dtype=np.int64)])
+        return _OpenShard(map_arrays(header.container), starts)
 
-def _places(headers: Sequence[ShardHeader]) -> list[tuple[int, int]]:
-    """Return (shard, index in it) of every sample, in order; of a uid the newest attempt only.
+
+def _places(headers: Sequence[ShardHeader]) -> list[_Place]:
+    """Return the place of every sample, in order; of a uid the newest attempt only.
 
     Raises:
         ArtifactError: if the same attempt is there twice.
@@ -166,7 +237,41 @@ def _places(headers: Sequence[ShardHeader]) -> list[tuple[int, int]]:
                 raise ArtifactError(f"sample {entry.uid} is in these shards twice")
             if entry.attempt > attempt:
                 best[entry.uid] = (entry.attempt, shard, i)
-    return sorted((shard, i) for _, shard, i in best.values())
+    return [_Place(*place) for place in sorted((shard, i) for _, shard, i in best.values())]
+
+
+def _of_corpus(
+    places: Sequence[_Place],
+    headers: Sequence[ShardHeader],
+    members: Sequence[CorpusMember],
+    partial: bool,  # noqa: FBT001 - handed on from a keyword
+) -> list[_Place]:
+    """Return the places of the corpus's members, in its order.
+
+    Raises:
+        ArtifactError: if some have no states here and `partial` is not set, or if none has.
+    """
+    by_uid = {headers[p.shard].samples[p.index].uid: p for p in places}
+    found = [
+        _Place(by_uid[m.uid].shard, by_uid[m.uid].index, m) for m in members if m.uid in by_uid
+    ]
+    missing = len(members) - len(found)
+    if missing and (not partial or not found):
+        first = next(m.uid for m in members if m.uid not in by_uid)
+        raise ArtifactError(
+            f"{missing} of {len(members)} samples of the corpus have no hidden states in these "
+            f"shards, the first is {first}; extract them, or ask for a partial dataset"
+        )
+    return found
+
+
+def _check_member(member: CorpusMember, ids: npt.NDArray[np.int32], path: Path) -> None:
+    """Raise unless the ids are those that the corpus froze."""
+    if zlib.crc32(ids[member.n_prompt :].tobytes()) != member.crc:
+        raise ArtifactError(
+            f"{path}: the answer of sample {member.uid} is not the one of the corpus; "
+            "extract it again, or merge again"
+        )
 
 
 def _bf16(bits: npt.NDArray[np.uint16]) -> torch.Tensor:

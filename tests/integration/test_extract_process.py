@@ -106,12 +106,12 @@ def check_states(folder: Path, model_folder: Path) -> int:
     for index in range(len(dataset)):
         sample = dataset[index]
         with torch.inference_mode():
-            out = model(input_ids=sample.input_ids[None], output_hidden_states=True)
+            out = model(input_ids=sample["input_ids"][None], output_hidden_states=True)
         aux = torch.cat([out.hidden_states[k][0, :-1] for k in (2, 4, 5)], dim=-1)
-        last = out.hidden_states[-1][0][sample.last_positions]
-        assert torch.allclose(sample.aux.float(), aux, rtol=1e-2, atol=1e-2)
-        assert torch.allclose(sample.last.float(), last, rtol=1e-2, atol=1e-2)
-        assert sample.loss_mask[1:].nonzero()[:, 0].tolist() == sample.last_positions.tolist()
+        last = out.hidden_states[-1][0][sample["last_positions"]]
+        assert torch.allclose(sample["aux"].float(), aux, rtol=1e-2, atol=1e-2)
+        assert torch.allclose(sample["last"].float(), last, rtol=1e-2, atol=1e-2)
+        assert sample["loss_mask"][1:].nonzero()[:, 0].tolist() == sample["last_positions"].tolist()
     return len(dataset)
 
 

@@ -11,14 +11,17 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import save_file
+from torch.utils.data import DataLoader
 
 from eagled.errors import ArtifactError
-from eagled.shards import ShardDataset
+from eagled.shards import ShardDataset, ShardSampler
 from eagled.shards.container import read_container
-from eagled.shards.format import read_shard_header
+from eagled.shards.format import StatesSample, read_shard_header
 from eagled.shards.writer import ShardWriter
+from eagled.train.corpus import Corpus
 from tests.faults import fault_file
 from tests.unit.shards.helpers import manifest, sample, write_shard
+from tests.unit.train.helpers import Answer, make_corpus
 
 
 def bits(tensor: torch.Tensor) -> list[list[int]]:
@@ -38,12 +41,12 @@ def test_samples_come_back_by_index_and_uid(tmp_path: Path) -> None:
     assert dataset.uids == tuple(i.uid for i in items)
     for index, item in enumerate(items):
         got = dataset[index]
-        assert got.uid == dataset.entry(index).uid == dataset.by_uid(item.uid).uid == item.uid
-        assert got.input_ids.tolist() == item.input_ids.tolist()
-        assert got.loss_mask.tolist() == item.loss_mask.astype(bool).tolist()
-        assert bits(got.aux) == item.aux.tolist()
-        assert bits(got.last) == item.last.tolist()
-        assert got.last_positions.tolist() == item.last_positions.tolist()
+        assert got["uid"] == dataset.entry(index).uid == dataset.by_uid(item.uid)["uid"] == item.uid
+        assert got["input_ids"].tolist() == item.input_ids.tolist()
+        assert got["loss_mask"].tolist() == item.loss_mask.astype(bool).tolist()
+        assert bits(got["aux"]) == item.aux.tolist()
+        assert bits(got["last"]) == item.last.tolist()
+        assert got["last_positions"].tolist() == item.last_positions.tolist()
 
 
 def test_index_past_the_end_ends_iteration(tmp_path: Path) -> None:
@@ -51,7 +54,7 @@ def test_index_past_the_end_ends_iteration(tmp_path: Path) -> None:
     write_shard(tmp_path, [sample(1), sample(2)])
 
     dataset = ShardDataset.from_folder(tmp_path)
-    assert [s.uid for s in (dataset[i] for i in range(len(dataset)))] == list(dataset.uids)
+    assert [s["uid"] for s in (dataset[i] for i in range(len(dataset)))] == list(dataset.uids)
     with pytest.raises(IndexError):
         dataset[2]
 
@@ -63,7 +66,7 @@ def test_dataset_survives_pickling(tmp_path: Path) -> None:
     first = dataset[0]
     copy = pickle.loads(pickle.dumps(dataset))  # noqa: S301 - our own bytes
 
-    assert bits(copy[0].aux) == bits(first.aux)
+    assert bits(copy[0]["aux"]) == bits(first["aux"])
 
 
 def test_shards_of_other_layers_are_refused(tmp_path: Path) -> None:
@@ -99,7 +102,7 @@ def test_of_two_attempts_the_newest_counts(tmp_path: Path) -> None:
     for order in (paths, paths[::-1]):
         dataset = ShardDataset(order)
         assert sorted(dataset.uids) == [sample(1).uid, sample(2).uid]
-        assert [dataset.entry(i).attempt for i in range(2) if dataset[i].uid == newer.uid] == [2]
+        assert [dataset.entry(i).attempt for i in range(2) if dataset[i]["uid"] == newer.uid] == [2]
 
 
 def test_empty_folder_is_an_error(tmp_path: Path) -> None:
@@ -123,3 +126,86 @@ def test_missing_key_lists_what_is_there(tmp_path: Path) -> None:
         read_shard_header(path)
     with pytest.raises(ArtifactError, match="missing tensor"):
         ShardDataset([path])
+
+
+def corpus_shards(folder: Path) -> tuple[Corpus, list[StatesSample]]:
+    """Freeze four answers (one held out) and write states for them, last member first."""
+    answers = [
+        Answer("a", [1, 2, 3], [4, 5, 6, n], "holdout" if n == 2 else "train") for n in range(4)
+    ]
+    corpus = make_corpus(folder, answers)
+    items = []
+    for n, row in enumerate(corpus.rows()):
+        items.append(
+            dataclasses.replace(sample(n), uid=row.uid, input_ids=row.input_ids.astype(np.int32))
+        )
+    write_shard(folder / "shards", [*items[::-1], sample(99)])
+    return corpus, items
+
+
+def test_a_corpus_chooses_and_orders(tmp_path: Path) -> None:
+    """Only members of the split are given, in the corpus's order; others in the files are not."""
+    corpus, items = corpus_shards(tmp_path)
+    both = ShardDataset.from_folder(tmp_path / "shards", corpus=corpus)
+    train = ShardDataset.from_folder(tmp_path / "shards", corpus=corpus, split="train")
+
+    assert both.uids == tuple(i.uid for i in items)
+    assert train.uids == tuple(r.uid for r in corpus.rows("train"))
+    assert len(train) == 3
+    assert [both[i]["input_ids"].tolist() for i in range(4)] == [
+        i.input_ids.tolist() for i in items
+    ]
+    assert [both.length(i) for i in range(4)] == [7] * 4
+
+
+def test_a_corpus_without_its_states_is_refused(tmp_path: Path) -> None:
+    """Missing members are counted and named, unless a partial dataset is asked for."""
+    corpus, items = corpus_shards(tmp_path)
+    write_shard(tmp_path / "some", items[:1])
+
+    with pytest.raises(ArtifactError, match=f"3 of 4 samples.*{items[1].uid}"):
+        ShardDataset.from_folder(tmp_path / "some", corpus=corpus)
+    assert len(ShardDataset.from_folder(tmp_path / "some", corpus=corpus, partial=True)) == 1
+
+
+def test_states_of_another_answer_are_refused(tmp_path: Path) -> None:
+    """A sample that was answered anew after its states were taken does not pass as the old one."""
+    corpus, items = corpus_shards(tmp_path)
+    other = dataclasses.replace(items[0], input_ids=items[0].input_ids[::-1].copy())
+    write_shard(tmp_path / "other", [other, *items[1:]])
+    dataset = ShardDataset.from_folder(tmp_path / "other", corpus=corpus)
+
+    assert dataset[1]["uid"] == items[1].uid
+    with pytest.raises(ArtifactError, match=f"answer of sample {items[0].uid} is not the one"):
+        dataset[0]
+
+
+def test_altered_bytes_are_found_on_demand(tmp_path: Path) -> None:
+    """One flipped bit passes unseen when not asked for, and is found by `verify` or `checksums`."""
+    path = write_shard(tmp_path, [sample(1)]).path
+    ShardDataset([path], checksums=True)[0]
+    data = bytearray(path.read_bytes())
+    data[-40] ^= 1
+    path.write_bytes(data)
+
+    assert ShardDataset([path])[0]["uid"] == sample(1).uid
+    with pytest.raises(ArtifactError, match="altered"):
+        ShardDataset([path], checksums=True)[0]
+    with pytest.raises(ArtifactError, match="altered"):
+        ShardDataset([path]).verify()
+
+
+def test_loader_workers_decode_every_sample_once(tmp_path: Path) -> None:
+    """Two worker processes with a shuffled sampler give each sample of three files once."""
+    for n in range(3):
+        write_shard(tmp_path, [sample(10 * n + i) for i in range(4)])
+    dataset = ShardDataset.from_folder(tmp_path)
+    loader = DataLoader(
+        dataset,
+        batch_size=None,
+        sampler=ShardSampler(len(dataset), seed=5),
+        num_workers=2,
+        multiprocessing_context="spawn",
+    )
+
+    assert sorted(s["uid"] for s in loader) == sorted(dataset.uids)
