@@ -48,6 +48,7 @@ from eagled.daemon_watch import TICK_S, Watch, write_snapshot
 from eagled.daemon_workers import ring_on_results, worker_ended, worker_started
 from eagled.disk import DiskGovernor
 from eagled.errors import DiskError, EagledError, StoreError
+from eagled.garbage import settle_garbage
 from eagled.lanes import ordered_lanes
 from eagled.limits import raise_file_limit
 from eagled.notify import Notifier
@@ -207,6 +208,7 @@ class Daemon:
         await store.add_event(EventKind.DAEMON_STARTED, config.run.name, detail)
         logger.info("ready socket=%s %s", socket, detail)
         self._notifier.ready(detail)
+        settle_garbage()
 
     def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
         task = asyncio.create_task(work, name=name)

@@ -112,7 +112,7 @@ def _output_ids(ids: object, vocab_size: int) -> array[int]:
         output = array(_U32, ids)
     except (TypeError, OverflowError) as exc:
         raise ReplyBrokenError(f"output_ids holds something that is no token id: {exc}") from None
-    highest = int(np.frombuffer(output, dtype=np.uint32).max())
+    highest = int(np.maximum.reduce(np.frombuffer(output, dtype=np.uint32)))
     if highest >= vocab_size:
         raise ReplyBrokenError(f"output id {highest} is outside the vocabulary of {vocab_size}")
     return output

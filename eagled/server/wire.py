@@ -4,8 +4,9 @@ Guarantee: a reply is returned only when its end has been seen; every other outc
 that says how far it came: no connection, dead kept-alive connection, lost before a byte, cut,
 garbled, out of time. Bodies have no size limit short of `MAX_BODY_BYTES`, lines none at all.
 Nothing here limits how many requests run at once, and time counts from sending.
-Price: measured by `bench/generation_cpu.py` beside a bare aiohttp loop, which costs about twice as
-much. Not here because never needed: redirects, cookies, compression, proxies.
+The grammar is llhttp's (`httptools`); ours are the connections and what their ends mean.
+Price: measured by `bench/generation_cpu.py`: with aiohttp for the requests a sample cost half as
+much again. Not here because never needed: redirects, cookies, compression, proxies.
 
 Decision: a kept-alive connection counts as dead from before if it gave no byte of this reply and
 ended within `STALE_S` of sending. Later than that the server had the request, and died over it.
@@ -20,6 +21,12 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from httptools import (
+    HttpParserCallbackError,
+    HttpParserError,
+    HttpParserUpgrade,
+    HttpResponseParser,
+)
 from yarl import URL
 
 from eagled.errors import (
@@ -32,11 +39,10 @@ from eagled.printable import printable
 
 KEEPALIVE_S = 4.0  # SGLang closes an idle connection after 5 s; ours must be let go first
 STALE_S = 1.0  # a connection that was dead already says so within one round trip
+TICK_S = 1.0  # how late a time-out may be noticed
 MAX_HEAD_BYTES = 1 << 16
 MAX_BODY_BYTES = 1 << 30
-_MAX_CHUNK_LINE = 1 << 10
-_NO_BODY = frozenset({204, 304})
-_CONTINUE = 200  # statuses below are interim: the real one follows
+_FINAL = 200  # statuses below are interim: the real one follows
 
 
 class NoConnectionError(ServerUnavailableError):
@@ -68,6 +74,7 @@ class Connection(asyncio.Protocol):
         self.opened_at = time.monotonic()
         self.idle_since = self.opened_at
         self.alive = True
+        self.sent_at = self.opened_at
         self._transport: asyncio.Transport | None = None
         self._reply: asyncio.Future[WireReply] | None = None
         self._parser = _Parser()
@@ -77,23 +84,20 @@ class Connection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - TCP gives no other
         self._transport = transport
 
-    async def exchange(self, request: bytes, timeout_s: float, *, reused: bool) -> WireReply:
+    async def exchange(self, request: bytes, *, reused: bool) -> WireReply:
         """Send one request and return its whole reply; ends the connection on any error."""
-        loop = asyncio.get_running_loop()
         self._parser = _Parser()
-        reply: asyncio.Future[WireReply] = loop.create_future()
+        reply: asyncio.Future[WireReply] = asyncio.get_running_loop().create_future()
         self._reply = reply
-        sent_at = time.monotonic()
-        timer = loop.call_later(timeout_s, self._out_of_time, timeout_s)
+        self.sent_at = time.monotonic()
         try:
             self._write(request)
             return await reply
         except ConnectionLostError as exc:
-            if reused and time.monotonic() - sent_at < STALE_S:
+            if reused and time.monotonic() - self.sent_at < STALE_S:
                 raise StaleConnectionError from exc
             raise
         finally:
-            timer.cancel()
             self._reply = None
             if not reply.done() or reply.cancelled() or reply.exception() is not None:
                 self.close()
@@ -145,143 +149,92 @@ class Connection(asyncio.Protocol):
         reply = WireReply(parser.status, parser.headers, body, self.opened_at)
         self._reply.set_result(reply)
 
-    def _out_of_time(self, timeout_s: float) -> None:
+    def out_of_time(self, timeout_s: float) -> None:
+        """Give up on the reply."""
         if self._reply is not None and not self._reply.done():
             error = ServerTimeoutError(f"no complete reply within {timeout_s:g} s")
             self._reply.set_exception(error)
 
 
 class _Parser:
-    """Takes the bytes of one reply; `feed` returns True at its end."""
+    """Takes the bytes of one reply; `feed` returns True at its end. The grammar is llhttp's."""
 
-    __slots__ = ("_left", "_mode", "_pending", "_size", "body", "headers", "keep_alive", "status")
+    __slots__ = ("_fed", "_http", "_in_body", "_size", "body", "done", "headers", "keep_alive")
 
     def __init__(self) -> None:
-        self.status = 0
         self.headers: dict[str, str] = {}
         self.keep_alive = False
         self.body: list[bytes] = []
-        self._pending = b""
-        self._mode = "head"
-        self._left = 0
+        self.done = False
+        self._http = HttpResponseParser(self)
+        self._fed = 0
         self._size = 0
+        self._in_body = False
+
+    @property
+    def status(self) -> int:
+        """Return the status code; valid at the end."""
+        return self._http.get_status_code()
 
     @property
     def began(self) -> bool:
         """Return whether any byte came."""
-        return self._mode != "head" or bool(self._pending)
+        return self._fed > 0
 
     @property
     def ends_with_connection(self) -> bool:
         """Return whether the end of the connection is the end of the body."""
-        return self._mode == "eof"
+        framed = "content-length" in self.headers or "transfer-encoding" in self.headers
+        return self._in_body and not framed
 
     def feed(self, data: bytes) -> bool:
-        if self._mode == "head":
-            rest = self._head(self._pending + data)
-            if rest is None:
-                return False
-            data = rest
-        if self._mode == "length":
-            return self._counted(data)
-        if self._mode == "chunked":
-            return self._chunked(data)
-        self._take(data)
-        return False
-
-    def _head(self, data: bytes) -> bytes | None:
-        """Read status and headers; return what follows them, None while they are not whole."""
-        while (end := data.find(b"\r\n\r\n")) >= 0:
-            self.status, self.headers = _read_head(data[:end])
-            data = data[end + 4 :]
-            if self.status >= _CONTINUE:
-                self._pending = b""
-                self._choose_mode()
-                return data
-        if len(data) > MAX_HEAD_BYTES:
+        """Take in a piece; return whether the reply is whole."""
+        self._fed += len(data)
+        try:
+            self._http.feed_data(data)
+        except HttpParserCallbackError as exc:
+            raise ReplyBrokenError(printable(exc.__context__ or exc)) from exc
+        except (HttpParserError, HttpParserUpgrade) as exc:
+            if not self.done:  # after the end: the connection is not kept, the reply stands
+                raise ReplyBrokenError(f"the reply is not HTTP: {printable(exc)}") from exc
+            self.keep_alive = False
+        if not self._in_body and self._fed > MAX_HEAD_BYTES:
             raise ReplyBrokenError(f"the reply's head is over {MAX_HEAD_BYTES} bytes")
-        if not data.startswith(b"HTTP/1."[: len(data)]):
-            raise ReplyBrokenError(f"the reply is not HTTP: {printable(data[:40])}")
-        self._pending = data
-        return None
+        return self.done
 
-    def _choose_mode(self) -> None:
-        connection = self.headers.get("connection", "").lower()
-        self.keep_alive = "close" not in connection
-        if "chunked" in self.headers.get("transfer-encoding", "").lower():
-            self._mode = "chunked"
-            return
-        length = self.headers.get("content-length")
-        if length is None and self.status not in _NO_BODY:
-            self._mode, self.keep_alive = "eof", False
-            return
-        self._mode = "length"
-        self._left = _number(length or "0", 10)
+    # -- called by the parser
 
-    def _take(self, data: bytes) -> None:
+    def on_message_begin(self) -> None:
+        """Begin the reply, or notice that more came than was asked for."""
+        if self.done:
+            self.keep_alive = False
+        self.headers = {} if not self.done else self.headers
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header; the last one of a name counts."""
+        if not self.done:
+            self.headers[name.decode("latin-1").lower()] = value.decode("latin-1").strip()
+
+    def on_headers_complete(self) -> None:
+        """Refuse a body that is larger than any reply."""
+        self._in_body = self.status >= _FINAL
+        length = self.headers.get("content-length", "0")
+        if not length.isdigit() or int(length) > MAX_BODY_BYTES:
+            raise ReplyBrokenError(f"the reply names an impossible size: {length}")
+
+    def on_body(self, data: bytes) -> None:
+        """Keep a piece of the body."""
         self._size += len(data)
         if self._size > MAX_BODY_BYTES:
             raise ReplyBrokenError(f"the reply is over {MAX_BODY_BYTES} bytes")
-        self.body.append(data)
+        if not self.done:
+            self.body.append(data)
 
-    def _counted(self, data: bytes) -> bool:
-        if len(data) > self._left:
-            self.keep_alive = False
-            data = data[: self._left]
-        self._left -= len(data)
-        self._take(data)
-        return self._left == 0
-
-    def _chunked(self, data: bytes) -> bool:
-        """Take the chunks out; `_left` is what the current one lacks, its line end included."""
-        data, self._pending = self._pending + data, b""
-        at = 0
-        while at < len(data):
-            if self._left:
-                piece = min(self._left, len(data) - at)
-                self._take(data[at : at + min(piece, max(0, self._left - 2))])
-                self._left -= piece
-                at += piece
-                continue
-            end = data.find(b"\r\n", at)
-            if end < 0:
-                self._pending = data[at:]
-                break
-            size = _number(data[at:end].split(b";", 1)[0].decode("latin-1"), 16)
-            at = end + 2
-            if size == 0:
-                # trailers are never used; a connection whose end of body is unclear is not kept
-                self.keep_alive = self.keep_alive and data[at:] == b"\r\n"
-                return True
-            self._left = size + 2
-        if len(self._pending) > _MAX_CHUNK_LINE:
-            raise ReplyBrokenError("a chunk's size line has no end")
-        return False
-
-
-def _read_head(head: bytes) -> tuple[int, dict[str, str]]:
-    """Return status and headers."""
-    first, *lines = head.decode("latin-1").split("\r\n")
-    parts = first.split(" ", 2)
-    if not first.startswith("HTTP/1.") or len(parts) < 2 or not parts[1].isdigit():  # noqa: PLR2004 - version and status
-        raise ReplyBrokenError(f"the reply is not HTTP: {printable(first, 80)}")
-    headers = {}
-    for line in lines:
-        name, found, value = line.partition(":")
-        if not found:
-            raise ReplyBrokenError(f"the reply has a broken header: {printable(line, 80)}")
-        headers[name.strip().lower()] = value.strip()
-    return int(parts[1]), headers
-
-
-def _number(text: str, base: int) -> int:
-    try:
-        value = int(text.strip(), base)
-    except ValueError:
-        raise ReplyBrokenError(f"the reply names no size but {printable(text, 40)!r}") from None
-    if not 0 <= value <= MAX_BODY_BYTES:
-        raise ReplyBrokenError(f"the reply names an impossible size: {value}")
-    return value
+    def on_message_complete(self) -> None:
+        """Note the end; an interim reply is followed by the real one."""
+        if self.status >= _FINAL and not self.done:
+            self.done = True
+            self.keep_alive = self._http.should_keep_alive()
 
 
 class Wire:
@@ -303,6 +256,7 @@ class Wire:
         self._timeout_s = timeout_s
         self._idle: deque[Connection] = deque()
         self._busy: set[Connection] = set()
+        self._timer: asyncio.TimerHandle | None = None
         lines = [f"POST {url.raw_path_qs} HTTP/1.1", f"Host: {url.host_port_subcomponent}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         self._head = ("\r\n".join(lines) + "\r\nContent-Length: ").encode("latin-1")
@@ -320,12 +274,26 @@ class Wire:
         self._busy.add(connection)
         request = b"%b%d\r\n\r\n%b" % (self._head, len(payload), payload)
         try:
-            reply = await connection.exchange(request, self._timeout_s, reused=reused)
+            self._watch()
+            return await connection.exchange(request, reused=reused)
         finally:
             self._busy.discard(connection)
             if connection.alive:
                 self._idle.append(connection)
-        return reply
+
+    def _watch(self) -> None:
+        """Look at what is late, once a tick for all: a timer a request costs a tenth of it."""
+        if self._timer is None and self._busy:
+            tick_s = min(TICK_S, self._timeout_s / 4)
+            self._timer = asyncio.get_running_loop().call_later(tick_s, self._end_late)
+
+    def _end_late(self) -> None:
+        self._timer = None
+        oldest = time.monotonic() - self._timeout_s
+        for connection in tuple(self._busy):
+            if connection.sent_at <= oldest:
+                connection.out_of_time(self._timeout_s)
+        self._watch()
 
     def _kept(self) -> Connection | None:
         """Return the connection that was used last, if it is fit; older ones are let go."""
@@ -355,6 +323,9 @@ class Wire:
 
     def close(self) -> None:
         """End all connections."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         for connection in (*self._idle, *self._busy):
             connection.close()
         self._idle.clear()

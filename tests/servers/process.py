@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -45,6 +46,11 @@ class ServerProcess:
         )
         assert self._process.stdout is not None
         self.port = int(self._process.stdout.readline())
+
+    def pin(self, core: int) -> None:
+        """Keep it on one core, so that a measured process has another to itself."""
+        assert self._process is not None
+        os.sched_setaffinity(self._process.pid, {core})
 
     def kill(self) -> None:
         """End it at once, as a crash would."""

@@ -44,13 +44,21 @@ def test_a_counted_body_is_whole_at_any_cut(data: bytes, size: int) -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 11])
 def test_chunks_are_whole_at_any_cut(size: int) -> None:
     """The body of a chunked reply is its chunks; its end is the empty chunk."""
-    end = CHUNKED.index(b"0\r\n\r\n") + 3
     parser = wire._Parser()
-    done = [parser.feed(CHUNKED[at : min(at + size, end)]) for at in range(0, end, size)]
+    done = [parser.feed(CHUNKED[at : at + size]) for at in range(0, len(CHUNKED), size)]
 
     assert done[-1]
     assert not any(done[:-1])
     assert b"".join(parser.body) == b"hello"
+
+
+def test_bytes_after_the_end_leave_the_reply_whole() -> None:
+    """What comes unasked after a reply ends its connection and changes nothing of it."""
+    for more in (b"junk", LENGTH):
+        parser, done = feed(LENGTH + more, 1000)
+
+        assert (done, parser.status, b"".join(parser.body)) == (True, 200, b"hello")
+        assert (parser.headers["x-a"], parser.keep_alive) == ("b", False)
 
 
 def test_chunks_in_one_piece_keep_the_connection() -> None:
