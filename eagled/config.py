@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from eagled.errors import ConfigError
 from eagled.types import Mode
@@ -22,6 +22,17 @@ _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
 Name = Annotated[str, Field(pattern=_NAME.pattern)]
 GIB = 1 << 30
 MIB = 1 << 20
+
+
+def _compiles(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as exc:
+        raise ValueError(f"{pattern!r} is no regular expression: {exc}") from exc
+    return pattern
+
+
+Regex = Annotated[str, AfterValidator(_compiles)]
 
 
 class _Section(BaseModel):
@@ -120,8 +131,12 @@ class GenerationConfig(_Section):
 
     min_reply: int = Field(default=1024, ge=1)
     """Tokens of answer that must fit beside a prompt for a lane to take it."""
-    on_length: Literal["keep", "drop"] = "keep"
-    """What becomes of an answer that hit its limit: kept as such (counted apart) or rejected."""
+    on_length: Literal["keep", "extend", "drop"] = "keep"
+    """What becomes of an answer that hit its limit: kept as such (counted apart), continued from
+    its ids so far until it ends (`max_extends`), or rejected."""
+    max_extends: int = Field(default=3, ge=1, le=100)
+    """Continuations of one answer, each of up to `sampling.max_new_tokens` more, within the
+    longest lane that takes it; an answer that has no end then is kept as cut."""
     request_timeout_s: float = Field(default=3600, gt=0)
     """Longest wait for one reply, counted from sending; a long answer takes many minutes."""
     connect_timeout_s: float = Field(default=10, gt=0)
@@ -165,7 +180,21 @@ class DatasetConfig(_Section):
     priority: int = Field(default=0, ge=-1000, le=1000)
     """A dataset of higher priority is generated first."""
     shuffle: bool = False
-    """Choose the `count` rows by the run's seed instead of taking the first."""
+    """Choose the `count` rows by the run's seed instead of taking the first; reads all rows, or
+    `read_rows` of them."""
+    read_rows: int = Field(default=0, ge=0)
+    """Most rows read, from the start of the source; 0 reads all that are needed."""
+    languages: tuple[str, ...] = ()
+    """Languages kept, such as "en" or "zh": by the row's own language field, else by the script
+    and the small words of its first user turn; empty keeps all."""
+    min_tokens: int = Field(default=0, ge=0)
+    """Least tokens of a first prompt."""
+    max_tokens: int = Field(default=0, ge=0)
+    """Most tokens of a first prompt; 0 is what `prep.max_prompt_tokens` says."""
+    include: tuple[Regex, ...] = ()
+    """Regular expressions of which one at least must be found in a user turn."""
+    exclude: tuple[Regex, ...] = ()
+    """Regular expressions of which none may be found in a user turn."""
     sampling: SamplingConfig | None = None
     """Sampling of this dataset instead of [sampling]."""
 
@@ -179,6 +208,19 @@ class PrepConfig(_Section):
     """Longest first prompt; 0 is what the longest lane takes."""
     literal_control_text: Literal["encode", "reject"] = "encode"
     """Control-token text inside content: encode it as plain text, or set the row aside."""
+    exclude_ngram: int = Field(default=13, ge=0, le=100)
+    """A user turn that shares a run of so many words with a prompt of `exclude` is left out too;
+    0 compares whole prompts only."""
+    duplicates: Literal["all", "dataset", "off"] = "all"
+    """Leave out a question that an earlier row has: of this dataset or of one that stands before it
+    in this file (all), of this dataset only, or keep them (the queue still takes it once)."""
+    near: Literal["off", "report", "drop"] = "off"
+    """Questions that nearly equal an earlier one (MinHash of word triples): not looked for,
+    flagged and counted, or left out."""
+    near_threshold: float = Field(default=0.8, ge=0.5, le=1)
+    """Jaccard similarity from which two questions nearly equal each other."""
+    workers: int = Field(default=0, ge=0, le=256)
+    """Processes that render and tokenise; 0 is one a core."""
 
 
 class ExtractConfig(_Section):

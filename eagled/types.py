@@ -80,6 +80,10 @@ class RowReason(StrEnum):
     LOST_IN_TEMPLATE = "lost_in_template"
     CONTROL_TEXT = "control_text"
     NOT_CHOSEN = "not_chosen"
+    NEAR_DUPLICATE = "near_duplicate"
+    OTHER_LANGUAGE = "other_language"
+    NOT_MATCHING = "not_matching"
+    OUTSIDE_LENGTH = "outside_length"
 
 
 class OutputReason(StrEnum):
@@ -145,7 +149,9 @@ class Fence:
 class Claim:
     """One sample handed to generation.
 
-    `prompt` holds the exact ids to send; `failures` were charged to the sample so far.
+    `prompt` holds the exact ids to send; `failures` were charged to the sample so far. `partial`
+    holds the ids of an answer that is to be continued (sent after the prompt), `extended` says how
+    often it was.
     """
 
     fence: Fence
@@ -156,19 +162,28 @@ class Claim:
     conversation_id: int
     prompt: PackedIds
     failures: int = 0
+    partial: PackedIds | None = None
+    extended: int = 0
+
+    @property
+    def n_sent(self) -> int:
+        """Return the tokens of a request for it: the prompt and the answer so far."""
+        return self.prompt.n + (self.partial.n if self.partial is not None else 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     """The exact ids that a server returned, stop token included.
 
-    `server` is the fingerprint of the server that answered; times are seconds.
+    `server` is the fingerprint of the server that answered; times are seconds, of the last request
+    only; `extended` counts the requests beyond the first that its ids came in.
     """
 
     output: PackedIds
     finish: Finish
     server: str
     elapsed_s: float
+    extended: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,8 +46,8 @@ SELECT id, state, n_prompt, reason FROM sample WHERE id = :id;
 -- Queue a given-up sample again, its charges forgiven.
 UPDATE sample
 SET state = 0, rank = 0, failures = 0, crashes = 0, n_output = NULL, output_crc = NULL,
-    finish = NULL, server = NULL, elapsed_ms = NULL, checked = 0, reason = NULL, detail = NULL,
-    updated_ms = :now
+    finish = NULL, server = NULL, elapsed_ms = NULL, extended = 0, checked = 0, reason = NULL,
+    detail = NULL, updated_ms = :now
 WHERE id = :id AND state IN (7, 8) AND lane_id IS NOT NULL AND n_prompt IS NOT NULL;
 
 -- name: delete_answer

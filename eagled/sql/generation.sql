@@ -15,8 +15,26 @@ WHERE id IN (
     WHERE state = 0 AND lane_id = :lane_id AND dataset_id = :dataset_id
     ORDER BY rank, id LIMIT :n
 )
-RETURNING rank, id, uid, conversation_id, turn, attempt, failures, n_prompt, prompt_crc,
+RETURNING rank, id, uid, conversation_id, turn, attempt, failures, extended, n_prompt, prompt_crc,
     (SELECT z FROM prompt WHERE prompt.id = sample.id);
+
+-- name: partial_of
+-- The ids of an answer that is to be continued.
+SELECT z, crc, n FROM partial WHERE id = :id;
+
+-- name: extend_sample
+-- A claim's answer has no end yet: queued to be continued, in the lane that its length needs.
+UPDATE sample
+SET state = 0, rank = 0, epoch = NULL, extended = :extended, failures = 0,
+    elapsed_ms = ifnull(elapsed_ms, 0) + :elapsed_ms,
+    lane_id = ifnull((SELECT id FROM lane WHERE name = :lane AND configured = 1), lane_id),
+    updated_ms = :now
+WHERE id = :id AND state = 1;
+
+-- name: keep_partial
+-- The ids so far of an answer that is to be continued.
+INSERT INTO partial (id, n, crc, z) VALUES (:id, :n, :crc, :z)
+ON CONFLICT (id) DO UPDATE SET n = excluded.n, crc = excluded.crc, z = excluded.z;
 
 -- name: fail_damaged
 -- Give up a claimed row whose stored prompt is gone.
@@ -34,7 +52,7 @@ WHERE s.state = 1 AND s.attempt = f.value ->> 1 AND s.epoch = f.value ->> 2;
 -- A claim has its answer.
 UPDATE sample
 SET state = 3, epoch = NULL, n_output = ?, output_crc = ?, finish = ?, server = ?,
-    elapsed_ms = ?, checked = 0, updated_ms = ?
+    elapsed_ms = ifnull(elapsed_ms, 0) + ?, extended = ?, checked = 0, updated_ms = ?
 WHERE id = ? AND state = 1;
 
 -- name: insert_answer

@@ -27,7 +27,7 @@ WHERE s.shard_id = (SELECT id FROM shard WHERE name = :name) ORDER BY s.shard_in
 -- Everything known of one sample.
 SELECT s.id, s.uid, d.name, l.name, c.uid, c.source_id, s.turn, s.state, s.rank, s.attempt,
     s.failures, s.crashes, s.n_prompt, s.n_output, s.finish, s.server, s.elapsed_ms, s.checked,
-    s.extract_attempt, h.name, s.shard_index, s.reason, s.detail, s.updated_ms
+    s.extract_attempt, h.name, s.shard_index, s.reason, s.detail, s.updated_ms, s.extended
 FROM sample AS s
 JOIN dataset AS d ON d.id = s.dataset_id
 JOIN conversation AS c ON c.id = s.conversation_id

@@ -87,7 +87,7 @@ def conversation(db: Executor, number: int) -> bytes | None:
 
 _SAMPLES = """
 SELECT s.id, s.uid, d.name, l.name, s.turn, s.state, s.attempt, s.failures, s.n_prompt, s.n_output,
-    s.finish, s.reason, s.detail, s.updated_ms
+    s.finish, s.reason, s.detail, s.updated_ms, s.extended
 FROM sample AS s
 JOIN dataset AS d ON d.id = s.dataset_id
 LEFT JOIN lane AS l ON l.id = s.lane_id
@@ -123,9 +123,10 @@ def samples(
 
 
 def _sample_row(row: tuple[Any, ...]) -> SampleRow:
-    number, uid, dataset, lane, turn, state, attempt, failed, n_p, n_o, finish, why, detail, at = (
-        row
-    )
+    (
+        number, uid, dataset, lane, turn, state, attempt, failed, n_p, n_o, finish, why, detail,
+        at, extended,
+    ) = row  # fmt: skip
     end = Finish(finish) if finish else None
     place = STATE_OF_CODE[state]
     return SampleRow(
@@ -143,6 +144,7 @@ def _sample_row(row: tuple[Any, ...]) -> SampleRow:
         why,
         detail,
         at,
+        extended,
     )
 
 
@@ -154,11 +156,12 @@ def sample(db: Executor, uid: bytes) -> SampleDetail | None:
     (
         number, key, dataset, lane, talk, source, turn, state, rank, attempt, failed, crashes, n_p,
         n_o, finish, server, elapsed_ms, checked, extract_attempt, shard, index, why, detail, at,
+        extended,
     ) = rows[0]  # fmt: skip
     columns = (number, key, dataset, lane, turn, state, attempt, failed, n_p, n_o, finish)
     prompt_crc, n_prompt, output_crc, n_output, p, a = db.rows("payload", {"id": number})[0]
     return SampleDetail(
-        row=_sample_row((*columns, why, detail, at)),
+        row=_sample_row((*columns, why, detail, at, extended)),
         conversation=talk.hex(),
         source_id=source,
         rank=rank,

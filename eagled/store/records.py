@@ -139,7 +139,7 @@ class SampleFilter:
 
 @dataclass(frozen=True, slots=True)
 class SampleRow:
-    """One line of a list of samples."""
+    """One line of a list of samples; `extended` counts the continuations of its answer."""
 
     id: int
     uid: str
@@ -155,6 +155,7 @@ class SampleRow:
     reason: str | None
     detail: str | None
     updated_ms: int
+    extended: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,7 @@ from eagled.store.records import (
 )
 from eagled.store.tools import migration_backup
 from eagled.store.writer import Writer
+from eagled.tokens import PackedIds
 from eagled.types import (
     Answer,
     Claim,
@@ -229,6 +230,18 @@ class Store:
     async def complete(self, fence: Fence, answer: Answer) -> bool:
         """Store an answer; True after it is durable, False if the claim is no longer held."""
         done = await self._do(generation.CompleteSample(fence, answer))
+        self.stale_completions += not done
+        return done
+
+    async def extend(
+        self, fence: Fence, partial: PackedIds, *, extended: int, elapsed_s: float, lane: str
+    ) -> bool:
+        """Keep all ids so far of an answer without an end, and queue its sample in `lane`.
+
+        True after it is durable: the next claim carries them. False if the claim is not held.
+        """
+        op = generation.ExtendSample(fence, partial, extended, elapsed_s, lane)
+        done = await self._do(op)
         self.stale_completions += not done
         return done
 

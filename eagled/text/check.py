@@ -17,7 +17,7 @@ from eagled.text.replay import Recorded, next_messages, read_body
 from eagled.tokens import PackedIds, pack_ids, unpack_ids
 from eagled.types import Finish, OutputReason, TextJob, TextVerdict
 
-OnLength = Literal["keep", "drop"]
+OnLength = Literal["keep", "extend", "drop"]
 
 
 class TextChecker:

@@ -37,9 +37,9 @@ from eagled.sampling import ResolvedSampling
 from eagled.server.client import SglangClient
 from eagled.server.protocol import GenerateRequest
 from eagled.store.records import CounterRow, LaneRow, Recovery
-from eagled.tokens import unpack_ids
 from eagled.types import Claim, EventKind, Fence, OutputReason, SampleState
 from eagled.workers.generation.endpoint import Endpoint, Flight
+from eagled.workers.generation.extend import sent_ids
 from eagled.workers.generation.identity import RunIdentity, SettingsStore
 from eagled.workers.generation.lane import Lane, Slot, quota
 from eagled.workers.generation.monitor import Monitor
@@ -174,10 +174,11 @@ class Generator:
         self._lanes = {lane.name: lane for lane in self._claim_order}
         self._settler = Settler(
             store,
-            generation,
+            config,
             clock,
             rng or random.SystemRandom(),
             retry_waits=self._note_retry,
+            queued=self.wake,
             held=self._wake_after,
         )
         self._reserved = 0
@@ -352,7 +353,7 @@ class Generator:
     def _take_off(self, lane: Lane, endpoint: Endpoint, claim: Claim) -> None:
         rid = self._store.rid(claim.fence)
         max_new = self._max_new(lane, endpoint, claim)
-        flight = Flight(claim, rid, claim.prompt.n + max(max_new, 0), self._clock.monotonic())
+        flight = Flight(claim, rid, claim.n_sent + max(max_new, 0), self._clock.monotonic())
         slot = Slot(lane, endpoint, flight).__enter__()  # the place is taken from here on
         work = self._fly(lane, self._monitors[endpoint], flight, max_new, slot)
         flight.task = self._flights.spawn(work, rid, slot.release)
@@ -386,19 +387,19 @@ class Generator:
     def _max_new(self, lane: Lane, endpoint: Endpoint, claim: Claim) -> int:
         cap = self._recipe(claim.dataset).sampling.max_new_tokens
         context = endpoint.client.limits.context
-        return max_new_for(self._config, lane.name, claim.prompt.n, cap, context)
+        return max_new_for(self._config, lane.name, claim.n_sent, cap, context)
 
     def _request(self, flight: Flight, max_new: int) -> GenerateRequest:
         claim = flight.claim
         if max_new < 1:
             raise ContentError(
                 OutputReason.TOO_LONG_FOR_SERVER,
-                f"a prompt of {claim.prompt.n} tokens leaves no room for an answer; not sent",
+                f"a prompt of {claim.n_sent} tokens leaves no room for an answer; not sent",
             )
         recipe = self._recipe(claim.dataset)
         return GenerateRequest(
             rid=flight.rid,
-            prompt=unpack_ids(claim.prompt.z, claim.prompt.crc),
+            prompt=sent_ids(claim),
             max_new=max_new,
             sampling=recipe.members,
             seed=recipe.sampling.seed_of(claim.uid),

@@ -30,6 +30,19 @@ from tests.servers.wire import Request, native_reply, read_request, response
 INFO = {"version": "0.5.23", "context_length": 10_240, "max_req_input_len": 10_234}
 MODEL = {"model_path": "/models/toy", "served_model_name": "toy", "tokenizer_path": "/models/toy"}
 IDS = [282, 256, 258, 271]
+END = 271
+
+
+def continuation(ids: list[int], until: int) -> list[int]:
+    """Return what follows `ids`: each id depends on all before it; END is number `until`."""
+    whole = list(ids)
+    state = 7
+    for each in whole:
+        state = (state * 31 + each) % 1_000_003
+    while len(whole) < until - 1:
+        whole.append(state % 256)
+        state = (state * 31 + whole[-1]) % 1_000_003
+    return [*whole[len(ids) :], END]
 
 
 class Cut(Exception):  # noqa: N818 - not an error: the step wants the connection to end
@@ -161,6 +174,23 @@ class Server:
         if close:
             await writer.drain()
             raise Cut
+
+    async def _do_model(
+        self,
+        asked: dict[str, Any],
+        writer: asyncio.StreamWriter,
+        *,
+        until: int,
+        delay_s: float = 0.0,
+    ) -> None:
+        """Answer as `continuation` of the ids says, cut at the asked length."""
+        await asyncio.sleep(delay_s)
+        ids, most = asked["input_ids"], asked["sampling_params"]["max_new_tokens"]
+        whole = continuation(ids, until)
+        cut = len(whole) > most
+        finish = {"type": "length", "length": most} if cut else {"type": "stop", "matched": END}
+        reply = native_reply(asked["rid"], len(ids), whole[:most], finish_reason=finish)
+        writer.write(response(200, json.dumps(reply).encode()))
 
     async def _do_file(
         self, _asked: dict[str, Any], writer: asyncio.StreamWriter, *, path: str

@@ -122,10 +122,18 @@ def _has_prompt(tx: Tx, row: tuple[Any, ...]) -> bool:
 
 
 def _claim_of(tx: Tx, lane: str, dataset: str, row: tuple[Any, ...]) -> Claim:
-    _, sample, uid, conversation, turn, attempt, failures, n, crc, z = row
+    _, sample, uid, conversation, turn, attempt, failures, extended, n, crc, z = row
     fence = Fence(sample, attempt, tx.epoch)
     prompt = PackedIds(z, crc, n)
-    return Claim(fence, uid, dataset, lane, turn, conversation, prompt, failures)
+    partial = _partial_of(tx, sample) if extended else None
+    times = extended if partial is not None else 0
+    return Claim(fence, uid, dataset, lane, turn, conversation, prompt, failures, partial, times)
+
+
+def _partial_of(tx: Tx, sample: int) -> PackedIds | None:
+    """Return the answer so far; None if it is gone, and then the answer begins again."""
+    rows = tx.db.rows("partial_of", {"id": sample})
+    return PackedIds(*rows[0]) if rows else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +175,33 @@ class CompleteSample(Op[bool]):
         elapsed_ms = round(a.elapsed_s * 1000)
         server = a.server if a.server.isprintable() else printable(a.server)
         out = a.output
-        when = tx.now_ms
-        return (out.n, out.crc, a.finish.value, server, elapsed_ms, when, self.fence.sample_id)
+        ends = (a.finish.value, server, elapsed_ms, a.extended, tx.now_ms)
+        return (out.n, out.crc, *ends, self.fence.sample_id)
+
+
+@dataclass(frozen=True, slots=True)
+class ExtendSample(Op[bool]):
+    """Keep an answer that has no end yet, and queue its sample to be continued.
+
+    `partial` holds all its ids so far, those of earlier requests included.
+    """
+
+    fence: Fence
+    partial: PackedIds
+    extended: int
+    elapsed_s: float
+    lane: str
+
+    def apply(self, tx: Tx) -> bool:
+        """Return whether the claim was still this caller's."""
+        if fence_key(self.fence) not in live_rows(tx, "live_fences", [self.fence]):
+            return False
+        sample = self.fence.sample_id
+        ids = {"n": self.partial.n, "crc": self.partial.crc, "z": self.partial.z}
+        tx.db.run("keep_partial", {"id": sample, **ids})
+        how = {"extended": self.extended, "elapsed_ms": round(self.elapsed_s * 1000)}
+        tx.db.run("extend_sample", {"id": sample, "lane": self.lane, "now": tx.now_ms, **how})
+        return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from eagled.clock import Clock
-from eagled.config import GenerationConfig
+from eagled.config import Config
 from eagled.errors import (
     ContentError,
     DiskError,
@@ -26,9 +26,10 @@ from eagled.printable import printable
 from eagled.retry import Random, full_jitter
 from eagled.server.protocol import EndCause, GenerateReply
 from eagled.server.wire import NoConnectionError
-from eagled.tokens import pack_ids
+from eagled.tokens import PackedIds
 from eagled.types import Answer, Claim, Failure, Fence, Finish, OutputReason, SampleState
 from eagled.workers.generation.endpoint import Breaker, Endpoint, EndpointState, Flight
+from eagled.workers.generation.extend import joined, next_lane
 from eagled.workers.generation.lane import Lane
 from eagled.workers.generation.monitor import Identity, Monitor
 from eagled.workers.generation.policy import (
@@ -52,6 +53,11 @@ class OutcomeStore(Protocol):
     async def complete(self, fence: Fence, answer: Answer) -> bool:
         """Store an answer; False if the claim is stale."""
 
+    async def extend(
+        self, fence: Fence, partial: PackedIds, *, extended: int, elapsed_s: float, lane: str
+    ) -> bool:
+        """Keep an answer so far and queue its sample again; False if the claim is stale."""
+
     async def fail(self, fence: Fence, failure: Failure) -> SampleState | None:
         """Record a failed attempt; None if the claim is stale."""
 
@@ -70,24 +76,28 @@ class Settler:
         clock: time.
         rng: chance of the back-off.
         retry_waits: called after a sample entered retry_wait.
+        queued: called with the lane in which a sample was queued to be continued.
         held: called with the seconds for which a server takes nothing.
     """
 
     def __init__(
         self,
         store: OutcomeStore,
-        config: GenerationConfig,
+        config: Config,
         clock: Clock,
         rng: Random,
         *,
         retry_waits: Callable[[], None],
+        queued: Callable[[str], None],
         held: Callable[[float], None],
     ) -> None:
         self._store = store
-        self._config = config
+        self._whole_config = config
+        self._config = config.generation
         self._clock = clock
         self._rng = rng
         self._retry_waits = retry_waits
+        self._queued = queued
         self._held = held
         self._tries: dict[int, int] = {}  # server faults in a row, of samples that had one
         self._charges: dict[int, int] = {}
@@ -111,14 +121,36 @@ class Settler:
         if refusal is not None:
             await self._fail(claim, refusal)
             return
-        finish = Finish.STOP if reply.cause is EndCause.STOP else Finish.LENGTH
-        packed = pack_ids(reply.output)
-        answer = Answer(packed, finish, endpoint.fingerprint_short, elapsed_s)
-        if await self.stored(lambda: self._store.complete(claim.fence, answer)):
-            lane.rates.record(self._clock.monotonic(), claim.prompt.n, packed.n, elapsed_s)
+        packed = joined(claim, reply.output)
+        context = endpoint.client.limits.context
+        to = next_lane(self._whole_config, claim, reply.cause, len(reply.output), context)
+        if to is not None:
+            done = await self._extend(claim, packed, elapsed_s, to)
+        else:
+            finish = Finish.STOP if reply.cause is EndCause.STOP else Finish.LENGTH
+            about = (endpoint.fingerprint_short, elapsed_s, claim.extended)
+            answer = Answer(packed, finish, *about)
+            done = await self.stored(lambda: self._store.complete(claim.fence, answer))
+        if done:
+            now = self._clock.monotonic()
+            lane.rates.record(now, claim.n_sent, len(reply.output), elapsed_s)
+
+    async def _extend(self, claim: Claim, so_far: PackedIds, elapsed_s: float, to: str) -> bool:
+        """Keep the ids so far and queue the sample in lane `to`."""
+        times = claim.extended + 1
+        done = await self.stored(
+            lambda: self._store.extend(
+                claim.fence, so_far, extended=times, elapsed_s=elapsed_s, lane=to
+            )
+        )
+        if done:
+            self._queued(to)
+        return done
 
     def _length_refusal(self, claim: Claim, reply: GenerateReply) -> Failure | None:
         n_prompt, n_output = claim.prompt.n, len(reply.output)
+        if claim.partial is not None:
+            return None  # what earlier requests gave is kept, wherever this one was cut
         if reply.cause is EndCause.WINDOW:
             detail = (
                 f"the server's window was full: {n_prompt} + {n_output} tokens, "
@@ -200,8 +232,15 @@ class Settler:
             lane.news()
 
     async def _fail(self, claim: Claim, failure: Failure) -> None:
+        """End a sample; one whose answer was being continued keeps what it has, as cut."""
         self._forget(claim)
-        await self.stored(lambda: self._store.fail(claim.fence, failure))
+        if claim.partial is None:
+            await self.stored(lambda: self._store.fail(claim.fence, failure))
+            return
+        detail = printable(failure.detail)
+        _log.warning("answer kept as cut sample=%s cause=%s", claim.uid.hex(), detail)
+        answer = Answer(claim.partial, Finish.LENGTH, "", 0.0, claim.extended)
+        await self.stored(lambda: self._store.complete(claim.fence, answer))
 
     async def _blame(self, monitor: Monitor, decision: Decision, error: EagledError) -> bool:
         """Tell the endpoint; return whether the sample was in flight at a server crash."""

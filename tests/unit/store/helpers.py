@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 from eagled.clock import Clock, FakeClock
@@ -79,3 +80,9 @@ async def state_counts(store: Store) -> dict[SampleState, int]:
 def problems(root: Path) -> Sequence[str]:
     """Return what a full check of a database finds."""
     return check_database(StatePaths(root)).problems
+
+
+def rows_of(root: Path, query: str) -> list[tuple[object, ...]]:
+    """Return the rows of a query on the database file itself."""
+    with closing(sqlite3.connect(StatePaths(root).database)) as conn:
+        return conn.execute(query).fetchall()

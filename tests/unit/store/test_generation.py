@@ -21,6 +21,7 @@ from tests.unit.store.helpers import (
     opened,
     problems,
     record,
+    rows_of,
     state_counts,
 )
 
@@ -284,3 +285,41 @@ async def test_request_ids_are_unique_and_of_one_length(tmp_path: Path) -> None:
     assert {63} == {len(i) for i in ids}
     assert len(set(ids)) == 4
     assert all(i.startswith(store.lineage.hex()) for i in ids)
+
+
+async def test_an_answer_so_far_comes_with_the_next_claim(tmp_path: Path) -> None:
+    """Kept ids survive a restart, go with each claim until the answer is complete, then go."""
+    so_far = pack_ids([5, 6, 7])
+    async with opened(tmp_path) as store:
+        await filled(store, 1)
+        (claim,) = await store.claim("short", 1)
+        kept = await store.extend(claim.fence, so_far, extended=1, elapsed_s=2.0, lane="long")
+        stale = await store.extend(claim.fence, so_far, extended=2, elapsed_s=2.0, lane="long")
+        assert [] == await store.claim("short", 1)
+        await store.claim("long", 1)
+    async with opened(tmp_path) as store:
+        (again,) = await store.claim("long", 1)
+        done = Answer(pack_ids([5, 6, 7, 8]), Finish.STOP, "srv", 1.5, extended=1)
+        assert await store.complete(again.fence, done)
+        found = await store.sample(again.uid.hex())
+
+    assert (True, False) == (kept, stale)
+    assert (so_far, 1, 6) == (again.partial, again.extended, again.n_sent)
+    assert found is not None
+    assert (1, 4, 3.5) == (found.row.extended, found.row.n_output, found.elapsed_s)
+    assert [] == rows_of(tmp_path, "SELECT * FROM partial")
+    assert not problems(tmp_path)
+
+
+async def test_a_sample_that_is_left_out_keeps_no_answer_so_far(tmp_path: Path) -> None:
+    """Rejected while it waits to be continued, then retried: the answer begins again."""
+    async with opened(tmp_path) as store:
+        await filled(store, 1)
+        (claim,) = await store.claim("short", 1)
+        await store.extend(claim.fence, pack_ids([5]), extended=1, elapsed_s=1.0, lane="short")
+        await store.reject([claim.fence.sample_id], "not wanted", 0)
+        await store.retry([claim.fence.sample_id], 0)
+        (again,) = await store.claim("short", 1)
+
+    assert (None, 0) == (again.partial, again.extended)
+    assert [] == rows_of(tmp_path, "SELECT * FROM partial")

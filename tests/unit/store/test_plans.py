@@ -34,6 +34,7 @@ HOT = {
     "last_undoable": "event_undo",
     "events_after": "INTEGER PRIMARY KEY",
     "failures_of": "failure_sample",
+    "partial_of": "INTEGER PRIMARY KEY",
     "prune_events": "INTEGER PRIMARY KEY",
 }
 SORTED_BY_INDEX = set(HOT) - {"shard_members_of"}  # members of one file: bounded, sorted at reading
@@ -92,7 +93,7 @@ def test_every_table_is_strict(schema: sqlite3.Connection) -> None:
 def test_illegal_transition_is_refused(schema: sqlite3.Connection) -> None:
     """No statement can take a sample where the table of transitions has no way."""
     schema.executescript(
-        "INSERT INTO dataset VALUES (1, 'd', 0, NULL, 0, 'native', 'k', 0, 0, 0, 0);"
+        "INSERT INTO dataset VALUES (1, 'd', 0, NULL, 0, 'native', 'k', 0, 0, 0, 0, NULL, NULL);"
         "INSERT INTO conversation VALUES (1, zeroblob(16), x'00', 1, NULL, NULL);"
         "INSERT INTO sample (id, uid, conversation_id, dataset_id, turn, state, updated_ms)"
         " VALUES (1, zeroblob(16), 1, 1, 0, 6, 0);"
