@@ -1,0 +1,1 @@
+"""A model of an SGLang-like engine, to judge admission without a GPU."""
