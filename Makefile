@@ -46,10 +46,16 @@ sglang-env: ## Real SGLang for a machine without GPU, in its own environment (ab
 test-sglang: $(VENV)/.ready sglang-env ## The protocol contract against real SGLang on the CPU
 	@EAGLED_SGLANG_VENV="$(abspath $(SGLANG_VENV))" $(BIN)/python -m pytest tests/contract
 
+.oracle-venv/.ready: requirements-oracle.txt $(VENV)/.ready
+	@$(BIN)/pip install -q --disable-pip-version-check --no-deps --upgrade --target .oracle-venv -r $<
+	@touch $@
+
+oracle: .oracle-venv/.ready ## An independent EAGLE-3 trainer that ours is compared with (33 MB)
+
 crash: $(VENV)/.ready ## 300 SIGKILLs and 100 power cuts (about an hour); see docs/benchmarks.md
 	@$(BIN)/python -m bench.crash --kills 300 --cuts 100
 
 clean: ## Remove environments and caches, never a state directory
-	rm -rf $(VENV) $(SGLANG_VENV) .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(SGLANG_VENV) .oracle-venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-.PHONY: help .venv demo test check lint faults sglang-env test-sglang crash clean
+.PHONY: help .venv demo test check lint faults sglang-env test-sglang oracle crash clean

@@ -1,0 +1,1 @@
+"""Reference implementations that tests run in a process of their own."""
