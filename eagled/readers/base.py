@@ -13,10 +13,12 @@ from typing import Any
 
 from eagled.errors import RowRejectedError
 from eagled.text.messages import Tools
-from eagled.types import RowReason
+from eagled.types import Mode, RowReason
 
 Row = Mapping[str, Any]
-_ID_KEYS = ("id", "prompt_id", "conversation_id", "uuid")
+GENERIC_RANK = 50
+LAST_RANK = 90  # from here on a format of one dataset whose columns are common ones
+_ID_KEYS = ("id", "prompt_id", "conversation_id", "uuid", "instance_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,11 @@ class RawCall:
 class RawTurn:
     """One turn as the row names it, before any rule but "content is text".
 
-    `reasoning` None: the row has no such field, or nothing in it.
+    Attributes:
+        reasoning: None where the row has no such field, or nothing in it.
+        name: who speaks; on a tool turn, the function whose result this is.
+        broken: why a call in this turn cannot be read; None when there is nothing wrong.
+        cut: the turn ends in the middle of a call (then `broken` says so as well).
     """
 
     role: str
@@ -41,13 +47,21 @@ class RawTurn:
     calls: tuple[RawCall, ...] = ()
     call_id: str | None = None
     name: str | None = None
+    broken: str | None = None
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class RawRow:
     """One row as its format reads it.
 
-    `reasoning_field`: the shape has a place for reasoning, filled or not.
+    Attributes:
+        tools: declared functions; None where nothing can be declared (then no call is undeclared),
+            empty where the shape has a place for declarations and nothing is in it.
+        reasoning_field: the shape has a place for reasoning, filled or not.
+        trajectory: a recorded agent run: blank answers make it useless, several runs of one task
+            are no duplicates, and each of its turns stands for itself.
+        group: what several runs have in common, such as the task.
     """
 
     turns: tuple[RawTurn, ...]
@@ -55,6 +69,8 @@ class RawRow:
     source_id: str | None = None
     flags: frozenset[str] = frozenset()
     reasoning_field: bool = False
+    trajectory: bool = False
+    group: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +79,15 @@ class Format:
 
     Attributes:
         name: word for the configuration.
-        rank: formats are asked in ascending order, the first that knows the columns wins.
+        rank: formats are asked in ascending order, the first that knows the columns wins. Those of
+            one dataset come before the generic ones (`GENERIC_RANK` and above).
         columns: what `eagled prep --formats` shows.
-        detects: whether a row has the columns.
+        detects: whether a row shows that it is of this format and of no other.
         read: gives the turns; raises `RowRejectedError`.
+        hub_ids: the datasets that have this format.
+        mode: whose answers they hold, where nobody says otherwise.
+        fits: whether a row of a file that is known to have this format can be read with it; None
+            asks `detects`.
     """
 
     name: str
@@ -74,6 +95,13 @@ class Format:
     columns: str
     detects: Callable[[Row], bool]
     read: Callable[[Row], RawRow]
+    hub_ids: tuple[str, ...] = ()
+    mode: Mode = Mode.REGENERATE
+    fits: Callable[[Row], bool] | None = None
+
+    def reads(self, row: Row) -> bool:
+        """Return whether a row of a file of this format can be read."""
+        return (self.fits or self.detects)(row)
 
 
 def source_id_of(row: Row) -> str | None:
@@ -99,6 +127,16 @@ def list_of_objects(row: Row, key: str) -> list[Row]:
     if not value:
         raise RowRejectedError(RowReason.EMPTY_CONVERSATION, f"{key!r} is empty")
     return value
+
+
+def system_turns(row: Row) -> list[RawTurn]:
+    """Return the system turn of a row that has its text in a column of its own.
+
+    Raises:
+        RowRejectedError: if it is not text.
+    """
+    text = text_of(row.get("system"), "system")
+    return [RawTurn("system", text)] if text.strip() else []
 
 
 def text_of(value: object, what: str) -> str:

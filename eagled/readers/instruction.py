@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from eagled.errors import RowRejectedError
-from eagled.readers.base import Format, RawRow, RawTurn, Row, source_id_of, text_of
+from eagled.readers.base import Format, RawRow, RawTurn, Row, source_id_of, system_turns, text_of
 from eagled.types import RowReason
 
-_PROMPT_KEYS = ("instruction", "problem", "prompt")
+PROMPT_KEYS = ("instruction", "problem", "prompt")
 _ANSWER_KEYS = ("output", "response", "solution")
 _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
 _INPUT = "input"  # what the instruction is about; the question itself if there is no instruction
 
 
-def _read(row: Row) -> RawRow:
-    turns = [RawTurn("user", _prompt(row))]
-    system = row.get("system")
-    if isinstance(system, str) and system.strip():
-        turns.insert(0, RawTurn("system", system))
+def read_pair(row: Row) -> RawRow:
+    """Return the question of a row and its answer, if it has one.
+
+    Raises:
+        RowRejectedError: if it has no question, or one that is not text.
+    """
+    turns = [*system_turns(row), RawTurn("user", _prompt(row))]
     answer = next((row[key] for key in _ANSWER_KEYS if row.get(key) is not None), None)
     if answer is not None:
         reasoning = next((row[key] for key in _REASONING_KEYS if row.get(key)), None)
@@ -30,10 +32,10 @@ def _read(row: Row) -> RawRow:
 
 
 def _prompt(row: Row) -> str:
-    parts = [row.get(key) for key in (*_PROMPT_KEYS, _INPUT)]
+    parts = [row.get(key) for key in (*PROMPT_KEYS, _INPUT)]
     head = next((part for part in parts if part is not None), None)
     if head is None:
-        raise RowRejectedError(RowReason.MISSING_FIELD, f"none of {', '.join(_PROMPT_KEYS)}")
+        raise RowRejectedError(RowReason.MISSING_FIELD, f"none of {', '.join(PROMPT_KEYS)}")
     text = text_of(head, "prompt")
     about = text_of(parts[-1], _INPUT)
     asked = any(part is not None for part in parts[:-1])
@@ -41,14 +43,14 @@ def _prompt(row: Row) -> str:
 
 
 def _detects(row: Row) -> bool:
-    prompts = any(key in row for key in _PROMPT_KEYS)
-    return prompts or (_INPUT in row and any(key in row for key in _ANSWER_KEYS))
+    asked = any(key in row for key in (*PROMPT_KEYS, _INPUT))
+    return asked and any(key in row for key in _ANSWER_KEYS)
 
 
 FORMAT = Format(
     name="instruction",
-    rank=30,
-    columns="instruction|problem|prompt, input?, output|response|solution?, system?",
+    rank=53,
+    columns="instruction|problem|prompt, input?, output|response|solution, system?",
     detects=_detects,
-    read=_read,
+    read=read_pair,
 )

@@ -16,10 +16,16 @@ from eagled.readers.base import (
 )
 from eagled.types import RowReason
 
+_OLD_ROLES = {"function": "tool", "developer": "system"}
 _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
 
 
-def _read(row: Row) -> RawRow:
+def read_messages(row: Row) -> RawRow:
+    """Return the turns of a row with `messages`.
+
+    Raises:
+        RowRejectedError: if it has none, or one that is not a message.
+    """
     items = list_of_objects(row, "messages")
     return RawRow(
         turns=tuple(_turn(item) for item in items),
@@ -34,11 +40,12 @@ def _turn(item: Row) -> RawTurn:
     if not isinstance(role, str):
         raise RowRejectedError(RowReason.UNKNOWN_ROLE, f"role is {role!r}")
     call_id, name = item.get("tool_call_id"), item.get("name")
+    old = item.get("function_call")
     return RawTurn(
-        role=role,
+        role=_OLD_ROLES.get(role, role),
         content=text_of(item.get("content"), "content"),
         reasoning=_reasoning(item),
-        calls=_calls(item.get("tool_calls")),
+        calls=_calls(item.get("tool_calls") or (None if old is None else [old])),
         call_id=call_id if isinstance(call_id, str) else None,
         name=name if isinstance(name, str) else None,
     )
@@ -72,8 +79,8 @@ def _call(item: object) -> RawCall:
 
 FORMAT = Format(
     name="openai",
-    rank=10,
+    rank=50,
     columns="messages[{role, content, reasoning_content?, tool_calls?, tool_call_id?}], tools?",
     detects=lambda row: "messages" in row,
-    read=_read,
+    read=read_messages,
 )

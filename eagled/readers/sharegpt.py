@@ -3,32 +3,40 @@
 from __future__ import annotations
 
 import html
+import json
 import re
+from dataclasses import replace
 
 from eagled.errors import RowRejectedError
 from eagled.readers.base import (
     Format,
+    RawCall,
     RawRow,
     RawTurn,
     Row,
     list_of_objects,
     source_id_of,
+    system_turns,
     text_of,
     tools_of,
 )
 from eagled.types import RowReason
 
 _SCRAPED = "<div class="  # how scraped answers begin; any other HTML belongs to the text
+_CALL = "function_call"
+_RESULTS = {"observation": "tool", "function_response": "tool"}
 _TAG = re.compile(r"<[^>]*>")
 HTML_STRIPPED = "html_stripped"
 
 
-def _read(row: Row) -> RawRow:
+def read_conversations(row: Row) -> RawRow:
+    """Return the turns of a row with `conversations`.
+
+    Raises:
+        RowRejectedError: if it has none, or one that is not a turn.
+    """
     items = list_of_objects(row, "conversations")
-    turns = [_turn(item) for item in items]
-    system = row.get("system")
-    if isinstance(system, str) and system.strip():
-        turns.insert(0, RawTurn("system", system))
+    turns = [*system_turns(row), *(_turn(item) for item in items)]
     cleaned = tuple(_without_html(turn) for turn in turns)
     return RawRow(
         turns=cleaned,
@@ -43,19 +51,36 @@ def _turn(item: Row) -> RawTurn:
     if not isinstance(role, str):
         raise RowRejectedError(RowReason.UNKNOWN_ROLE, f"role is {role!r}")
     value = item["value"] if "value" in item else item.get("content")
-    return RawTurn(role, text_of(value, "value"))
+    text = text_of(value, "value")
+    if role == _CALL:
+        return _call(text)
+    return RawTurn(_RESULTS.get(role, role), text)
+
+
+def _call(text: str) -> RawTurn:
+    """Return the turn of a call that stands as JSON text under a role of its own."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as exc:
+        return RawTurn("assistant", "", broken=f"the call is not JSON: {exc}")
+    items = value if isinstance(value, list) else [value]
+    named = [v for v in items if isinstance(v, dict) and isinstance(v.get("name"), str)]
+    if not named or len(named) != len(items):
+        return RawTurn("assistant", "", broken="a call has no name")
+    calls = tuple(RawCall(None, item["name"], item.get("arguments")) for item in named)
+    return RawTurn("assistant", "", calls=calls)
 
 
 def _without_html(turn: RawTurn) -> RawTurn:
     if not turn.content.startswith(_SCRAPED):
         return turn
-    return RawTurn(turn.role, html.unescape(_TAG.sub("", turn.content)))
+    return replace(turn, content=html.unescape(_TAG.sub("", turn.content)))
 
 
 FORMAT = Format(
     name="sharegpt",
-    rank=20,
+    rank=51,
     columns="conversations[{from, value}], system?, tools?",
     detects=lambda row: "conversations" in row,
-    read=_read,
+    read=read_conversations,
 )

@@ -39,13 +39,16 @@ class _Turn:
     calls: tuple[RawCall, ...]
     call_id: str | None
     name: str | None
+    broken: str | None = None
+    cut: bool = False
 
 
 @dataclass(slots=True)
 class _Row:
-    """One row on its way through the rules."""
+    """One row on its way through the rules; `strict`: a blank answer makes it useless."""
 
     mode: Mode
+    strict: bool
     turns: list[_Turn] = field(default_factory=list)
     flags: set[str] = field(default_factory=set)
 
@@ -60,9 +63,10 @@ def canonical(raw: RawRow, mode: Mode) -> Conversation:
     Raises:
         RowRejectedError: with the reason of the first rule that the row breaks.
     """
-    row = _Row(mode, flags=set(raw.flags))
+    row = _Row(mode, raw.trajectory or mode is Mode.NATIVE, flags=set(raw.flags))
     row.turns = [_read_turn(turn, row) for turn in raw.turns]
     _shape(row)
+    _drop_cut_turn(row)
     _blanks(row)
     messages = _with_calls(row.turns, raw.tools)
     if row.native:
@@ -73,11 +77,13 @@ def canonical(raw: RawRow, mode: Mode) -> Conversation:
         row.flags.add(CONTROL_TEXT_FLAG)
     return Conversation(
         messages=tuple(messages),
-        tools=raw.tools,
+        tools=raw.tools or None,
         targets=_targets(messages, mode),
         flags=tuple(sorted(row.flags)),
         source_id=raw.source_id,
         mode=mode,
+        trajectory=raw.trajectory,
+        group=raw.group,
     )
 
 
@@ -91,7 +97,9 @@ def _read_turn(turn: RawTurn, row: _Row) -> _Turn:
         reasoning, content = _split_think(content, row)
     if turn.name is not None and role is not Role.TOOL:
         row.flags.add("names_removed")
-    return _Turn(role, content, reasoning, turn.calls, turn.call_id, turn.name)
+    return _Turn(
+        role, content, reasoning, turn.calls, turn.call_id, turn.name, turn.broken, turn.cut
+    )
 
 
 def _clean(text: str, row: _Row) -> str:
@@ -162,7 +170,16 @@ def _join(one: _Turn, two: _Turn) -> _Turn:
         content=content,
         reasoning=_JOIN.join(thoughts) if thoughts else None,
         calls=one.calls + two.calls,
+        broken=one.broken or two.broken,
+        cut=two.cut,
     )
+
+
+def _drop_cut_turn(row: _Row) -> None:
+    """Drop a last turn that ends in the middle of a call."""
+    if row.turns[-1].cut:
+        row.flags.add("trimmed_truncated_final")
+        row.turns = row.turns[:-1]
 
 
 def _blanks(row: _Row) -> None:
@@ -171,8 +188,8 @@ def _blanks(row: _Row) -> None:
             continue
         if turn.role is Role.USER:
             raise RowRejectedError(RowReason.EMPTY_USER_TURN, "a user turn is blank")
-        if turn.role is Role.ASSISTANT and not turn.calls:
-            if row.native:
+        if turn.role is Role.ASSISTANT and not turn.calls and turn.broken is None:
+            if row.strict:
                 raise RowRejectedError(RowReason.EMPTY_ASSISTANT_TURN, "an answer is blank")
             if not turn.reasoning:
                 row.flags.add("empty_assistant")
@@ -224,6 +241,8 @@ def _with_calls(turns: list[_Turn], tools: Tools | None) -> list[Message]:
 
 
 def _message(turn: _Turn, ledger: _Ledger) -> Message:
+    if turn.broken is not None:
+        raise RowRejectedError(RowReason.UNPARSEABLE_TOOL_CALL, turn.broken)
     return Message(
         role=turn.role,
         content=turn.content,

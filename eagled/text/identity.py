@@ -33,6 +33,17 @@ def dedup_key(messages: tuple[Message, ...]) -> bytes:
     return make_uid("question", normalised(system), *asked)
 
 
+def question_key(conversation: Conversation) -> bytes:
+    """Return the key by which duplicates are found.
+
+    Several runs of an agent at one task are no duplicates, so there the whole run is in the key.
+    """
+    if not conversation.trajectory:
+        return dedup_key(conversation.messages)
+    text = json.dumps(to_json(conversation.messages), ensure_ascii=False, sort_keys=True)
+    return make_uid("run", text, json.dumps(conversation.targets))
+
+
 def conversation_uid(dataset: str, conversation: Conversation) -> bytes:
     """Return the 16-byte identity of a conversation inside its dataset.
 

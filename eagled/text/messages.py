@@ -89,6 +89,8 @@ class Conversation:
         flags: sorted words for what was done or seen.
         source_id: the row's own id as text.
         mode: whose answers count.
+        trajectory: a recorded agent run, whose turns each stand for themselves.
+        group: what several runs have in common, such as the task.
     """
 
     messages: tuple[Message, ...]
@@ -97,6 +99,8 @@ class Conversation:
     flags: tuple[str, ...]
     source_id: str | None
     mode: Mode
+    trajectory: bool = False
+    group: str | None = None
 
 
 def to_json(messages: Sequence[Message]) -> list[dict[str, Any]]:

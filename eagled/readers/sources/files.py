@@ -56,8 +56,8 @@ class Source:
             yield from _read_file(name, path)
 
 
-def open_source(dataset: DatasetConfig) -> Source:
-    """Return the source of a dataset, its content already identified.
+def open_source(dataset: DatasetConfig, *, identify: bool = True) -> Source:
+    """Return the source of a dataset, its content already identified (unless told not to).
 
     Raises:
         ConfigError: if there is nothing to read.
@@ -69,7 +69,7 @@ def open_source(dataset: DatasetConfig) -> Source:
         return Source(dataset, (), {**wanted, "revision": hub.resolve_revision(dataset)})
     files = _files_of(dataset, path)
     try:
-        identity = {name: sha256_file(file) for name, file in files}
+        identity = {name: sha256_file(file) for name, file in files} if identify else {}
     except OSError as exc:
         raise DiskError(f"dataset {dataset.name!r}: {exc}; check its files and rights") from exc
     return Source(dataset, files, identity)

@@ -19,6 +19,29 @@ from tests.faults import fault_file
 from tests.prep_kit import conversations_of, rows_of
 
 _NAN = float("nan")
+NAMES = [
+    "nebius-swe-agent-trajectories",
+    "deepswe-kimi-k2",
+    "glaive-function-calling-v2",
+    "glaive-function-calling-v1",
+    "opencodeinstruct",
+    "magicoder-evol-instruct",
+    "mixture-of-thoughts",
+    "openthoughts-114k",
+    "ultrachat-200k",
+    "infinity-instruct",
+    "open-perfectblend",
+    "bfcl",
+    "tooltalk",
+    "codeio",
+    "sharegpt-vicuna-unfiltered",
+    "openai",
+    "sharegpt",
+    "alpaca",
+    "instruction",
+    "prompt",
+    "kimi-k25-2000x",
+]
 
 
 def _reason(value: object, mode: Mode = Mode.REGENERATE) -> str:
@@ -31,9 +54,9 @@ def _chat(*turns: tuple[str, str]) -> dict[str, Any]:
     return {"messages": [{"role": role, "content": text} for role, text in turns]}
 
 
-def test_three_formats_are_found_and_asked_in_order() -> None:
-    """Every module with a FORMAT is known; messages win over a prompt column."""
-    assert [known.name for known in formats()] == ["openai", "sharegpt", "instruction"]
+def test_formats_are_found_and_asked_in_order() -> None:
+    """Every module with a FORMAT is known, one dataset's before the generic ones."""
+    assert [known.name for known in formats()] == NAMES
 
     row = {"prompt": "column", **_chat(("user", "turn"))}
 
@@ -45,7 +68,7 @@ def test_a_format_can_be_forced_and_a_wrong_word_is_refused() -> None:
     row = {"prompt": "column", **_chat(("user", "turn"))}
 
     assert [turn.content for turn in read_row(row, format_named("instruction")).turns] == ["column"]
-    with pytest.raises(ConfigError, match="auto, openai, sharegpt, instruction"):
+    with pytest.raises(ConfigError, match=", ".join(["auto", *NAMES])):
         format_named("parrot")
 
 

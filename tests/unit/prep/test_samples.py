@@ -1,4 +1,4 @@
-"""The canonical rules, against samples in the shape of real datasets with hand-made outcomes."""
+"""The readers and rules, against samples in the shape of real datasets with hand-made outcomes."""
 
 from __future__ import annotations
 
@@ -9,18 +9,13 @@ from typing import Any
 
 import pytest
 
-from eagled.config import DatasetConfig
-from eagled.errors import RowRejectedError
-from eagled.readers import read_row
-from eagled.readers.base import source_id_of
-from eagled.readers.sources import open_source
-from eagled.text.canonical import canonical
-from eagled.text.identity import dedup_key
-from eagled.text.messages import to_json
-from eagled.types import Mode, RowReason
+from eagled.inspect import open_inspection
+from eagled.readers import format_named, formats
+from eagled.types import Mode
 
 SAMPLES = Path(__file__).parents[2] / "data" / "samples"
 FOLDERS = sorted(folder.name for folder in SAMPLES.iterdir())
+N_ROWS = 121
 
 
 def _expected(folder: str) -> list[dict[str, Any]]:
@@ -28,56 +23,75 @@ def _expected(folder: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.split("\n") if line]
 
 
-def _outcome(value: dict[str, Any], mode: Mode, seen: set[bytes]) -> dict[str, Any]:
-    try:
-        raw = read_row(value, None)
-        conversation = canonical(raw, mode)
-    except RowRejectedError as exc:
-        return {"outcome": "reject", "reason": str(exc.reason), "source_id": source_id_of(value)}
-    key = dedup_key(conversation.messages)
-    if key in seen:
-        reason = RowReason.DUPLICATE.value
-        return {"outcome": "reject", "reason": reason, "source_id": conversation.source_id}
-    seen.add(key)
-    return {
-        "outcome": "ok",
-        "mode": mode.value,
-        "messages": to_json(conversation.messages),
-        "targets": list(conversation.targets),
-        "flags": list(conversation.flags),
-        "source_id": conversation.source_id,
-    }
+def _found(folder: str, file: str, format_name: str | None = None) -> dict[int, dict[str, Any]]:
+    """Return what the readers make of a sample file, by row."""
+    views = open_inspection(str(SAMPLES / folder / file), format_name=format_name).rows()
+    return {view.row: view.to_json() for view in views}
 
 
-def _shorten(outcome: dict[str, Any]) -> dict[str, Any]:
-    """Replace the messages of a huge row as the samples do."""
-    messages = outcome.pop("messages")
-    text = json.dumps(messages, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return {
-        **outcome,
-        "huge": True,
-        "n_messages": len(messages),
-        "roles": [message["role"] for message in messages],
-        "content_chars": sum(len(message["content"]) for message in messages),
-        "messages_sha256": hashlib.sha256(text.encode()).hexdigest(),
-    }
+def _comparable(found: dict[str, Any], wanted: dict[str, Any], file: str) -> dict[str, Any]:
+    """Return an outcome as the samples write it."""
+    out = {**found, "file": file}
+    out.pop("detail", None)
+    if wanted.get("huge"):
+        messages = out.pop("messages")
+        text = json.dumps(messages, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        out |= {
+            "huge": True,
+            "n_messages": len(messages),
+            "content_chars": sum(len(message["content"]) for message in messages),
+            "messages_sha256": hashlib.sha256(text.encode()).hexdigest(),
+        }
+        if "roles" in wanted:
+            out["roles"] = [message["role"] for message in messages]
+    return out
+
+
+def test_there_are_121_rows() -> None:
+    """No sample is lost on the way into the tests."""
+    assert N_ROWS == sum(len(_expected(folder)) for folder in FOLDERS)
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_every_sample_row_has_its_outcome(folder: str) -> None:
-    """Each row gives the expected messages, targets, flags and id, or the expected reason."""
+    """Each row gives exactly the expected record; the format is found without being named."""
     expected = _expected(folder)
-    mode = Mode.NATIVE if folder.startswith("kimi") else Mode.REGENERATE
-    seen: set[bytes] = set()
-    got = {}
-    for file in dict.fromkeys(row["file"] for row in expected):
-        source = open_source(DatasetConfig(name="d", source=str(SAMPLES / folder / file)))
-        for row in source.rows():
-            assert isinstance(row.value, dict)
-            got[file, row.number] = _outcome(row.value, mode, seen)
+    files = list(dict.fromkeys(row["file"] for row in expected))
+    # a duplicate in a second file of the same dataset would be one too: rows are compared by file
+    got = {(file, row): found for file in files for row, found in _found(folder, file).items()}
 
     assert {(row["file"], row["row"]) for row in expected} == set(got)
     for wanted in expected:
-        mine = got[wanted.pop("file"), wanted.pop("row")]
-        mine = _shorten(mine) if wanted.get("huge") else mine
-        assert wanted == {key: mine.get(key) for key in wanted}
+        mine = got[wanted["file"], wanted["row"]]
+        assert wanted == _comparable(mine, wanted, wanted["file"])
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_named_format_gives_the_same(folder: str) -> None:
+    """The format that belongs to a sample's dataset, forced, reads every row alike."""
+    expected = _expected(folder)
+    names = {"glaive-function-calling": "glaive-function-calling-v1"}
+    name = names.get(folder, folder)
+
+    assert format_named(name) in formats()
+    for file in dict.fromkeys(row["file"] for row in expected):
+        guessed, named = _found(folder, file), _found(folder, file, name)
+        for found in (*guessed.values(), *named.values()):
+            found.pop("detail", None)
+        assert guessed == named
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_folder_is_one_dataset(folder: str, tmp_path: Path) -> None:
+    """All files of a dataset together give the same outcomes, wherever they lie."""
+    expected = [row for row in _expected(folder) if not row["file"].startswith("v1-")]
+    for file in dict.fromkeys(row["file"] for row in expected):
+        (tmp_path / "x" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "x" / file).write_bytes((SAMPLES / folder / file).read_bytes())
+    mode = Mode(next(row["mode"] for row in expected if row["outcome"] == "ok"))
+    views = list(open_inspection(str(tmp_path / "x"), mode=mode).rows())
+
+    got = {(view.file, view.row): view.to_json() for view in views}
+    for wanted in expected:
+        mine = got[wanted["file"], wanted["row"]]
+        assert wanted == _comparable(mine, wanted, wanted["file"])
