@@ -65,13 +65,23 @@ class TargetConfig(_Section):
     template_kwargs: dict[str, bool | int | str] = Field(default_factory=dict)
     """Arguments handed to the chat template, such as `thinking = true`; one that the template
     does not read is refused."""
+    family: Literal[
+        "auto", "kimi", "deepseek-v3.1", "deepseek-v3", "gpt-oss", "qwen3", "llama3"
+    ] = "auto"
+    """How the model's answers are read (reasoning, tool calls); auto goes by the control tokens
+    that the tokenizer has. Prompts and masks do not depend on it."""
     trust_remote_code: bool = False
-    """Run the tokenizer's own Python code (Kimi's needs it), in the text worker only."""
+    """Run the tokenizer's own Python code (Kimi's needs it), in prep and the text worker only."""
 
     @model_validator(mode="after")
     def _pinned(self) -> TargetConfig:
-        if self.trust_remote_code and not self.revision and not Path(self.model).is_dir():
-            raise ValueError("trust_remote_code needs a pinned revision: set target.revision")
+        from_hub = not Path(self.tokenizer or self.model).is_dir()
+        pinned = re.fullmatch("[0-9a-f]{40}", self.revision or "")
+        if self.trust_remote_code and from_hub and not pinned:
+            raise ValueError(
+                "trust_remote_code needs a pinned revision: set target.revision to the full commit "
+                "of the repository (40 hex digits), since a branch can change under the run"
+            )
         return self
 
 
@@ -172,7 +182,14 @@ class DatasetConfig(_Section):
     revision: str | None = None
     """Commit of the hub dataset; recorded in the manifest in any case."""
     format: str = "auto"
-    """Reader: auto, openai, sharegpt, instruction (`eagled prep --formats` lists them)."""
+    """Reader of the rows; auto looks at the source's name and first rows, `eagled prep --formats`
+    lists the others."""
+    files: tuple[str, ...] = ()
+    """Files to read of a folder or hub dataset, as patterns such as `data/train-*.parquet`; empty
+    is all files of the folder, or those of the hub dataset's configuration and split."""
+    turns: Literal["all", "last"] | Annotated[int, Field(ge=1)] = "all"
+    """Answers taken of each conversation: all, the last one, or so many chosen by the run's seed;
+    a recorded agent run of hundreds of turns is best cut to a few."""
     mode: Mode = Mode.REGENERATE
     """regenerate: the target answers; native: the answers are the target's own already."""
     count: int = Field(default=0, ge=0)
@@ -295,6 +312,12 @@ class DaemonConfig(_Section):
     """Start the text and extraction workers, or expect them from their own units."""
     text_workers: int = Field(default=1, ge=1, le=64)
     """Text worker processes."""
+    backup_every_h: float = Field(default=24, ge=0)
+    """Hours between automatic copies of the database to backups/auto; 0 makes none."""
+    backup_keep: int = Field(default=7, ge=1)
+    """Automatic copies that stay; older ones are removed."""
+    on_alarm: tuple[str, ...] = ()
+    """Program and arguments to run when an alarm is raised or cleared; it reads JSON on stdin."""
 
 
 class Config(_Section):

@@ -34,6 +34,8 @@ from eagled.control.doorbell import Doorbell
 from eagled.control.protocol import check_socket_path
 from eagled.control.server import serve_control
 from eagled.daemon_actions import DaemonActions
+from eagled.daemon_alarms import AlarmCommand
+from eagled.daemon_backup import keep_backups
 from eagled.daemon_log import set_up_logging
 from eagled.daemon_merge import CorpusQueue
 from eagled.daemon_runtime import (
@@ -198,6 +200,10 @@ class Daemon:
         await runtime.generator.start()
         self._spawn(ring_on_results(runtime), "doorbell")
         self._spawn(actions.enqueue_all(), "enqueue")
+        self._spawn(keep_backups(runtime), "backups")
+        if config.daemon.on_alarm:
+            command = AlarmCommand(config.daemon.on_alarm, config.run.name)
+            self._spawn(command.watch(runtime.board), "alarm command")
         specs = worker_specs(config, self._loaded.path, socket, self._paths.logs)
         runtime.supervisor = Supervisor(
             specs, partial(worker_started, runtime), partial(worker_ended, runtime)

@@ -160,6 +160,11 @@ class Store:
         """Return how many transactions were written since the start."""
         return self._backend.commits
 
+    @property
+    def last_seq(self) -> int:
+        """Return the sequence number of the last transaction that this daemon wrote."""
+        return self._backend.last_seq
+
     def subscribe(self) -> Subscription:
         """Return a live feed of acknowledged results; a reader that lags is dropped."""
         return self._feed.subscribe()
