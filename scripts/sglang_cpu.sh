@@ -5,7 +5,7 @@ venv=$1 model=$2 port=$3
 shift 3
 here=$(cd "$(dirname "$0")/.." && pwd)
 export SGLANG_USE_CPU_ENGINE=1 OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE HF_HUB_OFFLINE=1
-export PYTHONPATH="$here/tests/sglang_cpu"
+export PYTHONPATH="$here/tests/sglang_cpu${PYTHONPATH:+:$PYTHONPATH}"
 exec "$venv/bin/python" -m sglang.launch_server --model-path "$model" --device cpu \
   --attention-backend torch_native --host 127.0.0.1 --port "$port" --context-length 2048 \
   --max-total-tokens 65536 --max-running-requests 4 --disable-cuda-graph \
