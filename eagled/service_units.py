@@ -1,8 +1,9 @@
-"""Install the systemd units with drop-ins for a configuration.
+"""Install the systemd units with drop-ins for a configuration, and take them away again.
 
 Guarantee: the units are the files of `systemd/`, unchanged; what differs on this machine (program
-folder, data folder, model folder, addresses) is in one drop-in a unit, so that an update replaces
-the units and keeps the drop-ins readable. Nothing is started or enabled.
+folder, data folder, model folder, addresses, key files) is in one drop-in a unit, so that an update
+replaces the units and keeps the drop-ins readable. Nothing is started, enabled or stopped, and no
+data is ever removed.
 """
 
 from __future__ import annotations
@@ -10,47 +11,116 @@ from __future__ import annotations
 import ipaddress
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from eagled.artifacts import write_bytes
 from eagled.config import Config
 from eagled.config_load import LoadedConfig
+from eagled.credentials import credential_name
 from eagled.errors import ConfigError, UsageError
 
 UNITS = ("eagled@.service", "eagled-text@.service", "eagled-extract@.service", "eagled.slice")
+SGLANG_UNIT = "eagled-sglang@.service"
+DROP_IN = "10-eagled.conf"
 _COMMANDS = {
     "eagled@.service": "run",
     "eagled-text@.service": "worker text",
     "eagled-extract@.service": "worker extract",
+    SGLANG_UNIT: "serve",
 }
+_WITH_KEYS = ("eagled@.service", SGLANG_UNIT)
 _OTHER = {"eagled.sysusers": "sysusers.d/eagled.conf", "eagled.tmpfiles": "tmpfiles.d/eagled.conf"}
 _INSTANCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]{0,63}")
 _HOMES = (Path("/home"), Path("/root"), Path("/run/user"))
 _UNSAFE = re.compile(r"[\s\"'\\%$]")
 
 
-def install_units(loaded: LoadedConfig, instance: str, root: Path) -> list[Path]:
-    """Write units and drop-ins below `root`/etc and return their paths.
+def unit_files(
+    loaded: LoadedConfig, instance: str, root: Path, *, sglang: bool = False
+) -> dict[Path, str]:
+    """Return every file of an installation below `root`/etc with its text; writes nothing.
 
     Raises:
         UsageError: if the instance's name cannot be one.
         ConfigError: if a path of the configuration cannot stand in a unit file.
-        DiskError: if the folder cannot be written (run it as root).
     """
-    if not _INSTANCE.fullmatch(instance):
-        raise UsageError(f"{instance!r} cannot be an instance: letters, digits, '_' and '.'")
-    files = {root / "etc/systemd/system" / name: _source(name) for name in UNITS}
+    _check_instance(instance)
+    names = (*UNITS, SGLANG_UNIT) if sglang else UNITS
+    files = {_system(root) / name: _source(name) for name in names}
     files |= {root / "etc" / target: _source(name) for name, target in _OTHER.items()}
-    for unit in _COMMANDS:
-        name = unit.replace("@", f"@{instance}")
-        path = root / "etc/systemd/system" / f"{name}.d" / "10-eagled.conf"
-        files[path] = "\n".join(drop_in(loaded, unit, instance)) + "\n"
+    for unit in (name for name in names if name in _COMMANDS):
+        text = "\n".join(drop_in(loaded, unit, instance)) + "\n"
+        files[_drop_in_path(root, unit, instance)] = text
+    return files
+
+
+def install_units(files: Mapping[Path, str]) -> list[Path]:
+    """Write the files and return their paths.
+
+    Raises:
+        DiskError: if a folder cannot be written (run it as root).
+    """
     for path, text in files.items():
         write_bytes(path, text.encode())
         path.chmod(0o644)
     return list(files)
+
+
+def uninstall_units(instance: str, root: Path) -> list[Path]:
+    """Remove an instance's drop-ins, and the units when it was the last instance.
+
+    Returns:
+        What was removed. State, configuration, user and folders stay.
+
+    Raises:
+        UsageError: if nothing of that name is installed.
+    """
+    _check_instance(instance)
+    found = [_drop_in_path(root, unit, instance) for unit in _COMMANDS]
+    gone = [path for path in found if path.is_file()]
+    if not gone:
+        raise UsageError(f"no units of an instance {instance!r} below {_system(root)}")
+    for path in gone:
+        path.unlink()
+        if not any(path.parent.iterdir()):  # a drop-in of the administrator's own stays
+            path.parent.rmdir()
+    if not instances(root):
+        units = [_system(root) / name for name in (*UNITS, SGLANG_UNIT)]
+        for path in (p for p in units if p.is_file()):
+            path.unlink()
+            gone.append(path)
+    return gone
+
+
+def instances(root: Path) -> list[str]:
+    """Return the names of the instances that are installed below `root`."""
+    found = _system(root).glob(f"eagled@*.service.d/{DROP_IN}")
+    return sorted(p.parent.name.removeprefix("eagled@").removesuffix(".service.d") for p in found)
+
+
+def units_of(instance: str, root: Path) -> list[str]:
+    """Return the installed units of an instance."""
+    _check_instance(instance)
+    return [
+        unit.replace("@", f"@{instance}")
+        for unit in _COMMANDS
+        if _drop_in_path(root, unit, instance).is_file()
+    ]
+
+
+def _check_instance(instance: str) -> None:
+    if not _INSTANCE.fullmatch(instance):
+        raise UsageError(f"{instance!r} cannot be an instance: letters, digits, '_' and '.'")
+
+
+def _system(root: Path) -> Path:
+    return root / "etc/systemd/system"
+
+
+def _drop_in_path(root: Path, unit: str, instance: str) -> Path:
+    return _system(root) / f"{unit.replace('@', f'@{instance}')}.d" / DROP_IN
 
 
 def drop_in(loaded: LoadedConfig, unit: str, instance: str) -> Iterator[str]:
@@ -75,6 +145,8 @@ def drop_in(loaded: LoadedConfig, unit: str, instance: str) -> Iterator[str]:
         yield "ProtectHome=read-only"
     if unit == "eagled@.service":
         yield from _addresses(config)
+    if unit in _WITH_KEYS:
+        yield from _credentials(config)
 
 
 def _read_folders(config: Config) -> Iterator[Path]:
@@ -86,6 +158,13 @@ def _read_folders(config: Config) -> Iterator[Path]:
     for server in config.servers:
         if server.api_key_file is not None:
             yield server.api_key_file.parent
+
+
+def _credentials(config: Config) -> Iterator[str]:
+    """Yield what hands key files over, so that they can belong to root."""
+    for path in dict.fromkeys(server.api_key_file for server in config.servers):
+        if path is not None:
+            yield f"LoadCredential={credential_name(path)}:{_safe(path)}"
 
 
 def _addresses(config: Config) -> Iterator[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from eagled.config_load import load_config
+from eagled.credentials import credential_name, read_key
 from eagled.errors import (
     ArtifactError,
     AuthError,
@@ -19,7 +20,15 @@ from eagled.errors import (
     StoreError,
     UsageError,
 )
-from eagled.service_units import UNITS, install_units
+from eagled.service_units import (
+    SGLANG_UNIT,
+    UNITS,
+    install_units,
+    instances,
+    uninstall_units,
+    unit_files,
+    units_of,
+)
 
 FOLDER = Path(__file__).parents[2] / "systemd"
 ANALYZE = shutil.which("systemd-analyze")
@@ -34,7 +43,7 @@ def _analyze(*args: str) -> subprocess.CompletedProcess[str]:
 
 
 @needs_systemd
-@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("unit", [*UNITS, SGLANG_UNIT])
 def test_a_unit_passes_verify(unit: str) -> None:
     """The unit as it is gives systemd nothing to complain about."""
     done = _analyze("verify", "--man=no", str(FOLDER / unit))
@@ -100,7 +109,7 @@ def test_installing_writes_units_and_a_drop_in_that_fits(tmp_path: Path) -> None
         """
     )
     loaded = load_config(tmp_path / "eagled.toml", environ={})
-    written = install_units(loaded, "r1", tmp_path / "root")
+    written = install_units(unit_files(loaded, "r1", tmp_path / "root"))
     system = tmp_path / "root/etc/systemd/system"
     lines = (system / "eagled@r1.service.d/10-eagled.conf").read_text().splitlines()
 
@@ -118,7 +127,7 @@ def test_the_installed_units_pass_verify_with_their_drop_ins(tmp_path: Path) -> 
     """The instance with its drop-in is accepted as a whole."""
     (tmp_path / "eagled.toml").write_text('[target]\nmodel = "/models/m"\n')
     loaded = load_config(tmp_path / "eagled.toml", environ={})
-    install_units(loaded, "r1", tmp_path / "root")
+    install_units(unit_files(loaded, "r1", tmp_path / "root"))
     done = _analyze("verify", "--man=no", f"--root={tmp_path}/root", "eagled@r1.service")
     own = [line for line in done.stderr.splitlines() if "eagled" in line and "Unknown" in line]
 
@@ -131,7 +140,7 @@ def test_a_server_by_name_opens_the_addresses_and_says_why(tmp_path: Path) -> No
         '[target]\nmodel = "m"\n[[servers]]\nurl = "http://gpu1.example:30000"\n'
     )
     loaded = load_config(tmp_path / "eagled.toml", environ={})
-    install_units(loaded, "r1", tmp_path / "root")
+    install_units(unit_files(loaded, "r1", tmp_path / "root"))
     text = (tmp_path / "root/etc/systemd/system/eagled@r1.service.d/10-eagled.conf").read_text()
 
     assert (
@@ -151,6 +160,65 @@ def test_what_cannot_stand_in_a_unit_is_refused(
     (tmp_path / "eagled.toml").write_text(f'[target]\nmodel = "m"\n[run]\nstate_dir = "{state}"\n')
     loaded = load_config(tmp_path / "eagled.toml", environ={})
     with pytest.raises(error):
-        install_units(loaded, instance, tmp_path / "root")
+        install_units(unit_files(loaded, instance, tmp_path / "root"))
 
     assert not (tmp_path / "root").exists()
+
+
+KEYED = """
+[target]
+model = "/models/m"
+[[servers]]
+url = "http://127.0.0.1:30000"
+api_key_file = "/etc/eagled/r1.key"
+"""
+
+
+def _installed(tmp_path: Path, *names: str, sglang: bool = False) -> Path:
+    (tmp_path / "eagled.toml").write_text(KEYED)
+    loaded = load_config(tmp_path / "eagled.toml", environ={})
+    for name in names:
+        install_units(unit_files(loaded, name, tmp_path / "root", sglang=sglang))
+    return tmp_path / "root"
+
+
+@needs_systemd
+def test_the_unit_of_the_server_is_sandboxed_as_far_as_a_gpu_allows(tmp_path: Path) -> None:
+    """SGLang's unit, with its drop-in, passes verify and an exposure of 3.0."""
+    root = _installed(tmp_path, "r1", sglang=True)
+    done = _analyze(
+        "security", "--offline=yes", "--threshold=30", "--no-pager", str(FOLDER / SGLANG_UNIT)
+    )
+    checked = _analyze("verify", "--man=no", f"--root={root}", "eagled-sglang@r1.service")
+
+    assert 0 == done.returncode, done.stdout[-300:]
+    assert [] == [line for line in checked.stderr.splitlines() if "Unknown" in line]
+
+
+def test_a_key_file_is_handed_over_by_systemd(tmp_path: Path) -> None:
+    """The drop-in names the credential that the daemon looks for, and no other unit has it."""
+    root = _installed(tmp_path, "r1")
+    key = Path("/etc/eagled/r1.key")
+    line = f"LoadCredential={credential_name(key)}:{key}"
+    having = [path.parent.name for path in root.rglob("10-eagled.conf") if line in path.read_text()]
+    (tmp_path / credential_name(key)).write_text("secret\n")
+
+    assert ["eagled@r1.service.d"] == having
+    assert "secret" == read_key(key, {"CREDENTIALS_DIRECTORY": str(tmp_path)})
+
+
+def test_uninstalling_takes_what_installing_brought(tmp_path: Path) -> None:
+    """The units stay while another instance needs them; an administrator's drop-in stays always."""
+    root = _installed(tmp_path, "r1", "r2", sglang=True)
+    system = root / "etc/systemd/system"
+    mine = system / "eagled@r1.service.d/20-mine.conf"
+    mine.write_text("[Service]\n")
+
+    assert ["r1", "r2"] == instances(root)
+    assert "eagled@r1.service" in units_of("r1", root)
+    uninstall_units("r1", root)
+    assert (["r2"], True) == (instances(root), (system / "eagled@.service").is_file())
+    uninstall_units("r2", root)
+    assert [mine] == [path for path in system.rglob("*") if path.is_file()]
+    with pytest.raises(UsageError, match="r2"):
+        uninstall_units("r2", root)
