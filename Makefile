@@ -43,8 +43,8 @@ faults: $(VENV)/.ready ## Which known faults have a passing test
 sglang-env: ## Real SGLang for a machine without GPU, in its own environment (about 7 GB)
 	@PYTHON="$(PYTHON)" bash scripts/sglang_env.sh "$(SGLANG_VENV)"
 
-test-sglang: $(VENV)/.ready sglang-env ## The protocol contract against real SGLang on the CPU
-	@EAGLED_SGLANG_VENV="$(abspath $(SGLANG_VENV))" $(BIN)/python -m pytest tests/contract
+test-sglang: $(VENV)/.ready sglang-env ## Protocol contract and capture against real SGLang on the CPU
+	@EAGLED_SGLANG_VENV="$(abspath $(SGLANG_VENV))" $(BIN)/python -m pytest tests/contract tests/sglang
 
 .oracle-venv/.ready: requirements-oracle.txt $(VENV)/.ready
 	@$(BIN)/pip install -q --disable-pip-version-check --no-deps --upgrade --target .oracle-venv -r $<
@@ -52,10 +52,13 @@ test-sglang: $(VENV)/.ready sglang-env ## The protocol contract against real SGL
 
 oracle: .oracle-venv/.ready ## An independent EAGLE-3 trainer that ours is compared with (33 MB)
 
+tokenizers: ## Real tokenizers for tests (84 MB, into ~/.cache/eagled/tokenizers)
+	@bash scripts/fetch_tokenizers.sh
+
 crash: $(VENV)/.ready ## 300 SIGKILLs and 100 power cuts (about an hour); see docs/benchmarks.md
 	@$(BIN)/python -m bench.crash --kills 300 --cuts 100
 
 clean: ## Remove environments and caches, never a state directory
 	rm -rf $(VENV) $(SGLANG_VENV) .oracle-venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-.PHONY: help .venv demo test check lint faults sglang-env test-sglang oracle crash clean
+.PHONY: help .venv demo test check lint faults sglang-env test-sglang oracle tokenizers crash clean

@@ -1,21 +1,25 @@
 """Read a generated answer: reasoning, content and calls, from its exact ids.
 
-Guarantee: nothing is stored from here; the ids stay what the server returned. What a template
-prints around reasoning and content is taken off exactly, so that rendering the result as history
-gives the same text again wherever the template keeps it.
+Guarantee: nothing is stored from here; the ids stay what the server returned. A marker counts only
+where its control id stands; text that merely spells one is text. What a template prints around
+reasoning and content is taken off exactly, so that rendering the result as history gives the same
+text again wherever the template keeps it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from eagled.text.calls import ParsedCall, ToolCallError
+from eagled.text.families import syntax_in
+from eagled.text.harmony import read_harmony
 from eagled.text.probe import TemplateFacts
 from eagled.text.render import Renderer
-from eagled.text.toolcalls import ParsedCall, ToolCallError, syntax_of
 
 _TAIL_IDS = 32  # more than any generation prompt
 BROKEN_CHARACTER = "\ufffd"
+_GUARD = "\U000f0002"  # private use: splits text that spells a marker, taken out again
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +48,18 @@ class ParsedAnswer:
         return BROKEN_CHARACTER in self.content + (self.reasoning or "")
 
 
+def think_tags(renderer: Renderer) -> tuple[str, str] | None:
+    """Return the markers around reasoning: the template's, else the model family's."""
+    facts, family = renderer.facts, renderer.family
+    if facts.open_tag is not None and facts.close_tag is not None:
+        return facts.open_tag, facts.close_tag
+    return None if family is None else family.think
+
+
 def opens_think(renderer: Renderer, prompt: Sequence[int]) -> bool:
     """Return whether a prompt ends inside a think block that it opened."""
-    tag = renderer.facts.open_tag
-    return tag is not None and renderer.decode(prompt[-_TAIL_IDS:]).rstrip().endswith(tag)
+    tags = think_tags(renderer)
+    return tags is not None and renderer.decode(prompt[-_TAIL_IDS:]).rstrip().endswith(tags[0])
 
 
 def parse_answer(renderer: Renderer, prompt: Sequence[int], output: Sequence[int]) -> ParsedAnswer:
@@ -55,23 +67,31 @@ def parse_answer(renderer: Renderer, prompt: Sequence[int], output: Sequence[int
     ids = list(map(int, output))
     while ids and ids[-1] in renderer.eos_ids:
         ids.pop()
-    text = renderer.decode(ids)
+    text = _guarded(renderer, ids)
+    if renderer.family is not None and renderer.family.harmony:
+        return _unguarded(_harmony(text))
+    return _unguarded(_tagged(renderer, text, opened=opens_think(renderer, prompt)))
+
+
+def _tagged(renderer: Renderer, text: str, *, opened: bool) -> ParsedAnswer:
+    """Read an answer whose reasoning stands between two markers."""
+    tags = think_tags(renderer)
+    own = tags is not None and text.lstrip().startswith(tags[0])
+    if tags is None or not (opened or own):
+        return _with_calls(renderer, None, text, "")
     facts = renderer.facts
-    opened = opens_think(renderer, prompt)
-    own = bool(facts.open_tag) and text.lstrip().startswith(facts.open_tag or "")
-    if not (opened or own):
-        return _with_calls(None, text, "")
     if own:
-        text = text.lstrip().removeprefix(facts.open_tag or "")
-    reasoning, found, content = text.partition(facts.close_tag or "")
+        text = text.lstrip().removeprefix(tags[0])
+    reasoning, found, content = text.partition(tags[1])
     if not found:
         return ParsedAnswer(_trim(reasoning, facts), "", unclosed=True)
-    note = "the reasoning holds tool-call markers" if syntax_of(reasoning) else ""
-    return _with_calls(_trim(reasoning, facts), _trim_content(content, facts), note)
+    odd = syntax_in(renderer.family, reasoning) is not None
+    note = "the reasoning holds tool-call markers" if odd else ""
+    return _with_calls(renderer, _trim(reasoning, facts), _trim_content(content, facts), note)
 
 
-def _with_calls(reasoning: str | None, text: str, note: str) -> ParsedAnswer:
-    syntax = syntax_of(text)
+def _with_calls(renderer: Renderer, reasoning: str | None, text: str, note: str) -> ParsedAnswer:
+    syntax = syntax_in(renderer.family, text)
     if syntax is None:
         return ParsedAnswer(reasoning, text, note=note)
     try:
@@ -79,6 +99,51 @@ def _with_calls(reasoning: str | None, text: str, note: str) -> ParsedAnswer:
     except ToolCallError as exc:
         return ParsedAnswer(reasoning, text, call_error=f"{syntax.name}: {exc}", note=note)
     return ParsedAnswer(reasoning, content, calls, note=note)
+
+
+def _harmony(text: str) -> ParsedAnswer:
+    try:
+        said = read_harmony(text)
+    except ToolCallError as exc:
+        return ParsedAnswer(None, text, call_error=f"harmony: {exc}")
+    reasoning = "\n\n".join(said.reasoning) or None
+    unclosed = not said.done and not said.content and reasoning is not None
+    return ParsedAnswer(reasoning, "\n\n".join(said.content), tuple(said.calls), unclosed)
+
+
+def _guarded(renderer: Renderer, ids: list[int]) -> str:
+    """Return the text of an answer in which only real control ids still look like markers."""
+    encoding = renderer.encoding
+    text = encoding.decode(ids)
+    controls = encoding.control_id_set
+    real = sum(id_ in controls for id_ in ids)
+    if len(encoding.pattern.findall(text)) == real:
+        return text
+    out, plain = "", list[int]()
+    for id_ in ids:
+        if id_ in controls:
+            out += _guard(renderer, plain) + encoding.decode([id_])
+            plain = []
+        else:
+            plain.append(id_)
+    return out + _guard(renderer, plain)
+
+
+def _guard(renderer: Renderer, ids: list[int]) -> str:
+    text = renderer.encoding.decode(ids) if ids else ""
+    return renderer.encoding.pattern.sub(lambda m: f"{m[0][:1]}{_GUARD}{m[0][1:]}", text)
+
+
+def _unguarded(answer: ParsedAnswer) -> ParsedAnswer:
+    """Take the guards out again."""
+    return replace(
+        answer,
+        reasoning=answer.reasoning and answer.reasoning.replace(_GUARD, ""),
+        content=answer.content.replace(_GUARD, ""),
+        calls=tuple(
+            replace(call, arguments=call.arguments.replace(_GUARD, "")) for call in answer.calls
+        ),
+    )
 
 
 def _trim(reasoning: str, facts: TemplateFacts) -> str | None:

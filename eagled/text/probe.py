@@ -8,6 +8,7 @@ The facts are stored beside the prepared data and shown by `eagled prep`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -214,3 +215,32 @@ def suffix_of(renderer: Renderer, *, thinking: bool | None) -> str:
         for on in (False, True)
     )
     return prompt.removeprefix(asked)
+
+
+def switch_of(renderer: Renderer, names: Sequence[str]) -> str | None:
+    """Return the first of these arguments that changes what the template prints."""
+    asked = renderer.to_template([_user()], ArgumentsForm.TEXT)
+    finished = renderer.to_template([_user(), _answer(_REASONING)], ArgumentsForm.TEXT)
+
+    def printed(name: str, *, on: bool) -> list[str]:
+        arguments = {**renderer.kwargs, name: on}
+        tries = ((asked, True), (finished, False))
+        return [
+            _printed(renderer, messages, prompt=prompt, arguments=arguments)
+            for messages, prompt in tries
+        ]
+
+    return next((n for n in names if printed(n, on=True) != printed(n, on=False)), None)
+
+
+def _printed(
+    renderer: Renderer, messages: list[dict[str, Any]], *, prompt: bool, arguments: dict[str, Any]
+) -> str:
+    """Return the rendered text, or what the template says against it."""
+    try:
+        out = renderer.apply(
+            messages, None, tokenize=False, add_generation_prompt=prompt, **arguments
+        )
+    except RowRejectedError as exc:
+        return str(exc)
+    return str(out)

@@ -1,24 +1,28 @@
 """Prompt ids by the target's own chat template, exactly as its server would make them.
 
 Guarantee: text goes through the tokenizer's `apply_chat_template` and nothing else; control-token
-text inside content is encoded as plain text or the row is refused; content that the template
-swallowed is noticed (`lost_in_template`). Price: each prompt is rendered twice (once as text, for
-that check), which is small beside tokenising it.
+text inside content is encoded as plain text or the row is refused; a part that the template
+swallowed is noticed and named (`lost_in_template`). Price: each prompt is rendered twice (once as
+text, for that check), which is small beside tokenising it; each new shape of conversation once more
+(`shape.py`).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 from eagled.config import TargetConfig
 from eagled.errors import ConfigError, RowRejectedError
+from eagled.text.encoding import Encoding
+from eagled.text.families import Family, family_of
 from eagled.text.messages import Message, Tools
-from eagled.text.probe import ArgumentsForm, TemplateFacts, probe
+from eagled.text.probe import ArgumentsForm, TemplateFacts, probe, switch_of
+from eagled.text.shape import Shapes
 from eagled.text.tokenizer import generation_eos, load_tokenizer, template_hash, tokenizer_hash
 from eagled.types import RowReason
 
@@ -49,8 +53,11 @@ class Renderer:
         *,
         literal_control_text: str = "encode",
         extra_eos: frozenset[int] = frozenset(),
+        family: str = "auto",
     ) -> None:
         self.tokenizer = tokenizer
+        self.encoding = Encoding(tokenizer)
+        self.family: Family | None = family_of(self.encoding.control_ids, family)
         self.kwargs = dict(kwargs or {})
         self._encode_control_text = literal_control_text == "encode"
         self._extra_eos = extra_eos
@@ -58,9 +65,10 @@ class Renderer:
         self.template_hash = template_hash(tokenizer)
         self.vocab_size = len(tokenizer)
         self.reads = template_variables(tokenizer)
+        self._shapes = Shapes(self)
         self._check_kwargs()
-        if self._can_sanitize:
-            tokenizer.chat_control_tokens = list(self._control_tokens)
+        if self._sanitizes_itself:
+            tokenizer.chat_control_tokens = list(self.encoding.control_tokens)
 
     @classmethod
     def load(cls, target: TargetConfig, *, literal_control_text: str = "encode") -> Renderer:
@@ -74,6 +82,7 @@ class Renderer:
             target.template_kwargs,
             literal_control_text=literal_control_text,
             extra_eos=generation_eos(target),
+            family=target.family,
         )
 
     @cached_property
@@ -81,16 +90,23 @@ class Renderer:
         """What the template does with reasoning, calls and turn ends, found by trying it."""
         return probe(self)
 
-    @property
+    @cached_property
     def thinking_switch(self) -> str | None:
-        """Name of the argument that turns reasoning on and off, if the template reads one."""
-        return next((name for name in THINKING_SWITCHES if name in self.reads), None)
+        """Name of the argument that turns reasoning on and off, if the template has one."""
+        return switch_of(self, [name for name in THINKING_SWITCHES if name in self.reads])
 
     @cached_property
     def eos_ids(self) -> frozenset[int]:
         """Every id that ends an answer."""
         known = {self.facts.stop_id, self.tokenizer.eos_token_id, *self._extra_eos}
         return frozenset(i for i in known if i is not None)
+
+    @cached_property
+    def stop_texts(self) -> tuple[str, ...]:
+        """The texts of `eos_ids`, the one behind a plain answer first."""
+        own = str(self.tokenizer.convert_ids_to_tokens(self.facts.stop_id))
+        known = (self.tokenizer.convert_ids_to_tokens(id_) for id_ in sorted(self.eos_ids))
+        return tuple(dict.fromkeys([own, *(str(token) for token in known if token)]))
 
     def require_thinking(self, *, thinking: bool | None) -> None:
         """Check that the configured thinking can be asked for.
@@ -113,10 +129,11 @@ class Renderer:
             RowRejectedError: `template_error`, `lost_in_template` or `control_text`.
         """
         request = Request(messages, tools, thinking)
-        found = lost(self.render(request), messages)
+        text = self.render(request)
+        found = lost(text, messages) or self._shapes.lost(request)
         if found is not None:
             raise RowRejectedError(RowReason.LOST_IN_TEMPLATE, found)
-        return self._ids(request)
+        return self._ids(request, text)
 
     def render(self, request: Request) -> str:
         """Return the rendered text.
@@ -128,11 +145,7 @@ class Renderer:
 
     def encode_pieces(self, text: str) -> list[int]:
         """Return the ids of `text`, in which `mark`ed control-token text stays plain text."""
-        if not self._can_sanitize:
-            return list(self.tokenizer.encode(text, add_special_tokens=False))
-        from transformers.utils.chat_template_utils import encode_marked_chat
-
-        return list(encode_marked_chat(self.tokenizer, text))
+        return self.encoding.encode(text)
 
     def mark(self, value: Any) -> Any:  # noqa: ANN401 - text, or a tree of it
         """Mark control-token text in content so that `encode_pieces` keeps it plain.
@@ -140,23 +153,14 @@ class Renderer:
         Raises:
             RowRejectedError: `control_text`, if there is any and it cannot be kept plain.
         """
-        if not self.has_control_text(value):
+        if not self.encoding.has_control_text(value):
             return value
         self._require_plain()
-        from transformers.utils.chat_template_utils import mark_control_tokens
-
-        return mark_control_tokens(value, self._control_pattern)
-
-    def has_control_text(self, value: object) -> bool:
-        """Return whether a text, or any text inside a tree, spells a token of the vocabulary."""
-        return any(self._control_pattern.search(text) for text in _strings(value))
+        return self.encoding.mark(value)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids, markers included."""
-        text: str = self.tokenizer.decode(
-            list(map(int, ids)), skip_special_tokens=False, clean_up_tokenization_spaces=False
-        )
-        return text
+        return self.encoding.decode(ids)
 
     def to_template(self, messages: Sequence[Message], form: ArgumentsForm) -> list[dict[str, Any]]:
         """Return messages as the template wants them: arguments as text or as objects."""
@@ -193,16 +197,34 @@ class Renderer:
             return self.kwargs
         return {**self.kwargs, self.thinking_switch: thinking}
 
-    def _ids(self, request: Request) -> list[int]:
-        content = [message.to_json() for message in request.messages]
-        plain = self.has_control_text([content, request.tools])
-        if plain:
+    def _ids(self, request: Request, text: str) -> list[int]:
+        """Return the ids of a request whose rendered text is known."""
+        content = self.to_template(request.messages, self.facts.arguments)
+        spells = self.encoding.has_control_text([content, request.tools])
+        if spells:
             self._require_plain()
+            self._refuse_keys([content, request.tools])
+        if not self._sanitizes_itself:
+            return self.encode_pieces(self._marked(request) if spells else text)
         out = self._apply(
-            request, tokenize=True, **({"sanitize_control_tokens": True} if plain else {})
+            request, tokenize=True, **({"sanitize_control_tokens": True} if spells else {})
         )
         ids = out["input_ids"] if isinstance(out, Mapping) else out
         return [int(i) for i in ids]
+
+    def _marked(self, request: Request) -> str:
+        """Render with control-token text marked, for a tokenizer that cannot do so itself."""
+        tools = None if request.tools is None else [dict(tool) for tool in request.tools]
+        messages = self.to_template(request.messages, self.facts.arguments)
+        return str(
+            self.apply(
+                self.encoding.mark(messages),
+                self.encoding.mark(tools),
+                tokenize=False,
+                add_generation_prompt=request.generation,
+                **self.arguments_with(thinking=request.thinking),
+            )
+        )
 
     def _apply(self, request: Request, **kwargs: Any) -> Any:  # noqa: ANN401 - text or ids
         tools = None if request.tools is None else [dict(tool) for tool in request.tools]
@@ -215,33 +237,30 @@ class Renderer:
         )
 
     def _require_plain(self) -> None:
-        if not self._encode_control_text or not self._can_sanitize:
+        able = self._sanitizes_itself or self.encoding.can_keep_plain
+        if not self._encode_control_text or not able:
             why = (
                 "prep.literal_control_text = reject"
-                if self._can_sanitize
+                if able
                 else "this tokenizer cannot encode it as plain text"
             )
             raise RowRejectedError(RowReason.CONTROL_TEXT, f"content spells a control token; {why}")
 
+    def _refuse_keys(self, value: object) -> None:
+        key = self.encoding.spelled_key(value)
+        if key is not None:
+            detail = f"the name {key!r} in a tool or its arguments spells a control token"
+            raise RowRejectedError(RowReason.CONTROL_TEXT, detail)
+
     @cached_property
-    def _can_sanitize(self) -> bool:
-        """Only the library's fast tokenizers can; one that brings its own rendering cannot."""
+    def _sanitizes_itself(self) -> bool:
+        """Only the library's fast tokenizers do; one that brings its own rendering does not."""
         own = type(self.tokenizer).apply_chat_template
-        return bool(self.tokenizer.is_fast) and own.__module__.startswith("transformers.")
-
-    @cached_property
-    def _control_tokens(self) -> tuple[str, ...]:
-        added = (str(token) for token in self.tokenizer.added_tokens_decoder.values())
-        return tuple(sorted({token for token in added if not token.isspace()}))
-
-    @cached_property
-    def _control_pattern(self) -> re.Pattern[str]:
-        longest_first = sorted(self._control_tokens, key=len, reverse=True)
-        return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+        return self.encoding.fast and own.__module__.startswith("transformers.")
 
     def find_control(self, text: str) -> re.Match[str] | None:
         """Return the first added token that `text` spells."""
-        return self._control_pattern.search(text)
+        return self.encoding.pattern.search(text)
 
     def _check_kwargs(self) -> None:
         problems = [p for name, value in self.kwargs.items() if (p := self._problem(name, value))]
@@ -308,14 +327,3 @@ def lost(text: str, messages: Sequence[Message]) -> str | None:
             if call.name not in text:
                 return f"the call of {call.name!r} in message {index} is not in the rendered text"
     return None
-
-
-def _strings(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in cast("Mapping[str, object]", value).values():
-            yield from _strings(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _strings(item)

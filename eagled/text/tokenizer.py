@@ -1,8 +1,9 @@
 """Load the target's tokenizer and chat template, and name their exact content.
 
-Guarantee: a missing template is an error, never replaced by a generic one; the hashes change with
-anything that changes token ids. Price: two seconds to import transformers (torch stays out if
-`keep_torch_out` ran first).
+Guarantee: a missing template is an error, never replaced by a generic one; code of a repository
+runs only with `target.trust_remote_code`, and only code that the pinned revision holds; the hashes
+change with anything that changes token ids, that code included. Price: two seconds to import
+transformers (torch stays out if `keep_torch_out` ran first).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import os
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,14 +52,14 @@ def load_tokenizer(target: TargetConfig) -> Any:  # noqa: ANN401 - transformers 
             "target model, or to its hub id"
         )
     try:
+        _refuse_unpinned_code(name, target)
         tokenizer = AutoTokenizer.from_pretrained(
             name, revision=target.revision, trust_remote_code=target.trust_remote_code
         )
     except (OSError, ValueError, ImportError, KeyError) as exc:
         raise ConfigError(
             f"the tokenizer of target.model = {name!r} cannot be loaded: {exc}; give a folder with "
-            "tokenizer.json (or the hub id of one that can be reached), and set "
-            "target.trust_remote_code if it has code of its own"
+            "tokenizer.json (or the hub id of one that can be reached), and set"
         ) from exc
     _refuse_wrong_class(tokenizer, name)
     if target.chat_template is not None:
@@ -77,14 +79,40 @@ def _read_template(path: Path) -> str:
         raise ConfigError(f"target.chat_template = {str(path)!r} cannot be read: {exc}") from exc
 
 
+def _refuse_unpinned_code(name: str, target: TargetConfig) -> None:
+    """Refuse code that may not run, or that comes from another repository than the pinned one."""
+    from transformers.models.auto.tokenization_auto import get_tokenizer_config
+
+    own = _own_classes(get_tokenizer_config(name, revision=target.revision))
+    if own and not target.trust_remote_code:
+        raise ConfigError(
+            f"the tokenizer {name!r} is code of its own ({', '.join(own)}), which runs only with "
+            "target.trust_remote_code = true and, from the hub, target.revision = the full commit "
+            "that you have read; it then runs in prep and in the text worker, nowhere else"
+        )
+    foreign = [entry for entry in own if "--" in entry]
+    if foreign:
+        raise ConfigError(
+            f"the tokenizer {name!r} takes its code from another repository ({foreign[0]!r}), "
+            "which target.revision does not pin: copy both into one folder and name that"
+        )
+
+
+def _own_classes(config: Mapping[str, Any]) -> list[str]:
+    """Return what a tokenizer_config.json names as classes of its own."""
+    named = (config.get("auto_map") or {}).get("AutoTokenizer") or ()
+    entries = [named] if isinstance(named, str) else named
+    return [entry for entry in entries if entry]
+
+
 def _refuse_wrong_class(tokenizer: Any, name: str) -> None:  # noqa: ANN401 - transformers has no types
     """Refuse a generic class where the repository brings its own (wrong ids without an error)."""
-    own = (tokenizer.init_kwargs.get("auto_map") or {}).get("AutoTokenizer")
+    own = _own_classes(tokenizer.init_kwargs)
     remote = not type(tokenizer).__module__.startswith("transformers.")
     if own and not remote:
         raise ConfigError(
-            f"the tokenizer {name!r} names its own class {own!r}, but {type(tokenizer).__name__} "
-            "was loaded: set target.trust_remote_code = true with a pinned revision"
+            f"the tokenizer {name!r} names its own class {own[0]!r}, but "
+            f"{type(tokenizer).__name__} was loaded, which would give other ids"
         )
 
 
@@ -101,7 +129,8 @@ def _slow_identity(tokenizer: Any) -> str:  # noqa: ANN401 - transformers has no
     added = {index: str(token) for index, token in tokenizer.added_tokens_decoder.items()}
     vocabulary = json.dumps([tokenizer.get_vocab(), added], sort_keys=True)
     code = sys.modules[type(tokenizer).__module__].__file__
-    source = Path(code).read_text(encoding="utf-8") if code else ""
+    folder = sorted(Path(code).parent.glob("*.py")) if code else []  # what it imports lies beside
+    source = "\0".join(f"{path.name}\0{path.read_text(encoding='utf-8')}" for path in folder)
     return f"{vocabulary}\0{source}"
 
 

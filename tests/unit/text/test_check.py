@@ -29,6 +29,7 @@ from tests.prep_kit import (
     toy_renderer,
     write_jsonl,
 )
+from tests.toy import load_toy_tokenizer
 
 ASKED = (Message(Role.USER, "hello"),)
 
@@ -63,8 +64,6 @@ def test_a_finished_answer_is_accepted() -> None:
         ("hm</think> \n<|im_end|>", OutputReason.EMPTY_ANSWER),
         ("hm<|im_end|>", OutputReason.UNCLOSED_THINK),
         ("</think><|tool_calls_section_begin|><|im_end|>", OutputReason.BAD_TOOL_CALL),
-        ("</think>a<tool_call>{}</tool_call><|im_end|>", OutputReason.BAD_TOOL_CALL),
-        ("</think>a<tool_call><|im_end|>", OutputReason.BAD_TOOL_CALL),
     ],
 )
 def test_a_bad_answer_has_its_reason(text: str, reason: OutputReason) -> None:
@@ -75,6 +74,22 @@ def test_a_bad_answer_has_its_reason(text: str, reason: OutputReason) -> None:
 def test_an_id_outside_the_vocabulary_is_refused() -> None:
     """An id that the tokenizer does not have is no answer."""
     assert OutputReason.ID_OUT_OF_VOCABULARY == _check([282, 100_000]).reason
+
+
+def _of_family(name: str) -> Renderer:
+    return Renderer(load_toy_tokenizer(), family=name)
+
+
+@pytest.mark.parametrize("text", ["a<tool_call>{}</tool_call>", "a<tool_call>"])
+def test_markers_of_another_family_are_text(text: str) -> None:
+    """What is a broken call for one family is something to say for another."""
+    output = _ids(f"</think>{text}<|im_end|>")
+    verdicts = [
+        TextChecker(_of_family(name)).check(text_job(_prompt(), output)).reason
+        for name in ("qwen3", "kimi", "auto")
+    ]
+
+    assert [OutputReason.BAD_TOOL_CALL, None, None] == verdicts
 
 
 @pytest.mark.fault("F21")
@@ -312,11 +327,11 @@ def test_tagged_calls_are_numbered_for_history(tmp_path: Path) -> None:
         '</think>I look.\n<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call><|im_end|>'
     )
 
-    verdict = TextChecker(toy_renderer()).check(
-        _job(item.body, line["turns"][0]["prompt_ids"], output)
-    )
+    renderer = _of_family("qwen3")
+    verdict = TextChecker(renderer).check(_job(item.body, line["turns"][0]["prompt_ids"], output))
 
-    text = _next_text(verdict)
+    assert verdict.next_prompt is not None
+    text = renderer.decode(unpack_ids(verdict.next_prompt.z, verdict.next_prompt.crc).tolist())
     assert "</think>I look.<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0" in text
     assert '<|tool_call_argument_begin|>{"a": 1}<|tool_call_end|>' in text
     assert "## Return of functions.f:0\nr<|im_end|>" in text
@@ -324,7 +339,7 @@ def test_tagged_calls_are_numbered_for_history(tmp_path: Path) -> None:
 
 def test_a_template_that_loses_the_answer_ends_the_conversation() -> None:
     """The next prompt is never made from a history with holes."""
-    renderer = Renderer(toy_renderer("chat_template_newline.jinja").tokenizer)
+    renderer = Renderer(load_toy_tokenizer("chat_template_newline.jinja"), family="qwen3")
     output = "ok<tool_call>{}</tool_call>".replace("{}", '{"name": "f"}')
     messages = [
         {"role": "user", "content": "hello"},
