@@ -1,7 +1,8 @@
 """The API key of a server: from systemd's credentials, or from a file that only its owner reads.
 
-Guarantee: a key never stands in an environment variable, an argument or a message. Under systemd
-the unit's `LoadCredential=` hands the file over, so that the file itself can belong to root.
+Guarantee: a key never stands in an environment variable, an argument or a message: text that holds
+one is shown without it, even where a server sends it back (`printable.hide`). Under systemd the
+unit's `LoadCredential=` hands the file over, so that the file itself can belong to root.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from eagled.errors import AuthError
+from eagled.printable import hide
 
 CREDENTIALS_ENV = "CREDENTIALS_DIRECTORY"
 _OWNER_ONLY = 0o077
@@ -52,4 +54,5 @@ def _key(path: Path) -> str:
         raise AuthError(f"servers.api_key_file: cannot read {path}: {exc.strerror}") from exc
     if not key.isprintable() or not key:
         raise AuthError(f"servers.api_key_file: {path} must hold one line, the key")
+    hide(key)
     return key

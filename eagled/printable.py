@@ -3,7 +3,8 @@
 Guarantee: the result holds no control, escape, bidirectional-override, zero-width or surrogate
 character that a terminal or a log reader could act upon; each is shown as a visible sign. Line
 feeds and tabs stay only when asked for. Every terminal, log line and error message that carries
-dataset, model or server text goes through `printable`.
+dataset, model or server text goes through `printable`; so a secret that `hide` was told of cannot
+come back out of a server's error page either.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060\u2066-\u2069\ufeff\ud800-\udfff]"
 )
 _CUT_MARK = "…"
+_HIDDEN_MARK = "⸢SECRET⸥"
+_MIN_SECRET = 8  # shorter ones would garble ordinary text
+_hidden: set[str] = set()
 
 
 def _sign(char: str) -> str:
@@ -42,7 +46,18 @@ def printable(text: object, limit: int | None = 500, *, lines: bool = False) -> 
         lines: keep line feeds and tabs as they are (for multi-line views).
     """
     raw = str(text)
+    for secret in _hidden:
+        raw = raw.replace(secret, _HIDDEN_MARK)
     if limit is not None and len(raw) > limit:
         raw = raw[: limit - 1] + _CUT_MARK
     keep = "\n\t" if lines else ""
     return _UNSAFE.sub(lambda m: m[0] if m[0] in keep else _sign(m[0]), raw)
+
+
+def hide(secret: str) -> None:
+    """Never show `secret` again in this process: whoever reads a key calls this once.
+
+    A secret of fewer than 8 characters is ordinary text and cannot be hidden.
+    """
+    if len(secret) >= _MIN_SECRET:
+        _hidden.add(secret)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import unicodedata
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eagled.printable import printable
+from eagled import printable as module
+from eagled.printable import hide, printable
 
 
 @given(st.text())
@@ -36,3 +38,13 @@ def test_lines_stay_only_when_asked() -> None:
     """One line in a log, several in a viewer."""
     assert "a␊b" == printable("a\nb")
     assert "a\nb" == printable("a\nb", lines=True)
+
+
+def test_a_secret_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever it stands in a text, and however often; a short one would garble ordinary words."""
+    monkeypatch.setattr(module, "_hidden", set())
+    hide("sk-planted-0123")
+    hide("a")
+
+    assert "Bearer ⸢SECRET⸥, ⸢SECRET⸥!" == printable("Bearer sk-planted-0123, sk-planted-0123!")
+    assert "banana" == printable("banana")
