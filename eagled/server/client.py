@@ -15,12 +15,9 @@ Decisions:
 from __future__ import annotations
 
 import asyncio
-import os
-import stat
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, Self
 
 import aiohttp
@@ -29,8 +26,8 @@ import orjson
 from yarl import URL
 
 from eagled.config import GenerationConfig, ServerConfig
+from eagled.credentials import read_key
 from eagled.errors import (
-    AuthError,
     ContentError,
     EagledError,
     ReplyBrokenError,
@@ -39,6 +36,7 @@ from eagled.errors import (
     StaleConnectionError,
 )
 from eagled.printable import printable
+from eagled.server.gauges import parse_metrics, tokens_made
 from eagled.server.protocol import (
     GenerateReply,
     GenerateRequest,
@@ -56,7 +54,6 @@ INFO_TIMEOUT_S = 10.0
 ABORT_TIMEOUT_S = 5.0
 ABORT_GRACE_S = 15.0  # an aborted request comes back within 4 s; then the socket is closed
 _NOT_FOUND = 404
-_OWNER_ONLY = 0o077
 
 
 class SglangClient:
@@ -237,6 +234,18 @@ class SglangClient:
             tok_per_s=sum(_number(r.get("gen_throughput")) for r in ranks),
         )
 
+    async def tokens_made(self, timeout_s: float = INFO_TIMEOUT_S) -> float | None:
+        """Return a counter of the tokens made so far; None when `/metrics` is off or lacks it.
+
+        Raises:
+            RetryableError: the server could not be asked.
+        """
+        async with self._call("GET", "/metrics", timeout_s) as response:
+            body = await response.read()
+            if response.status != OK:
+                return None
+        return tokens_made(parse_metrics(body.decode("utf-8", "replace")))
+
     async def _model_context(self) -> int | None:
         try:
             raw = await self._get_object("/v1/models")
@@ -300,24 +309,6 @@ def encode_request(request: GenerateRequest) -> bytes:
         seed,
         b'"input_ids":' + orjson.dumps(request.prompt, option=orjson.OPT_SERIALIZE_NUMPY),
     )
-
-
-def read_key(path: Path) -> str:
-    """Return the key in a file that only its owner can read.
-
-    Raises:
-        AuthError: if the file is missing, empty or readable by others.
-    """
-    try:
-        mode = os.stat(path).st_mode  # noqa: PTH116 - one call, followed by the read it guards
-        key = path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as exc:
-        raise AuthError(f"servers.api_key_file: cannot read {path}: {exc}") from exc
-    if stat.S_IMODE(mode) & _OWNER_ONLY:
-        raise AuthError(f"servers.api_key_file: {path} is readable by others; run chmod 600")
-    if not key.isprintable() or not key:
-        raise AuthError(f"servers.api_key_file: {path} holds no key of printable characters")
-    return key
 
 
 def _is_too_long(error: ContentError) -> bool:

@@ -42,7 +42,7 @@ from eagled.workers.generation.endpoint import Endpoint, Flight
 from eagled.workers.generation.extend import sent_ids
 from eagled.workers.generation.identity import RunIdentity, SettingsStore
 from eagled.workers.generation.lane import Lane, Slot, quota
-from eagled.workers.generation.monitor import Monitor
+from eagled.workers.generation.monitor import Calls, Monitor
 from eagled.workers.generation.policy import Circumstances
 from eagled.workers.generation.rates import LaneMetrics
 from eagled.workers.generation.router import Router
@@ -135,6 +135,10 @@ class Generator:
         sampling: resolved sampling of a dataset by its name.
         vocab_size: rows of the target's embedding.
         rng: chance of the back-off.
+
+    Attributes:
+        restart_server: starts a server anew that eagled launched (address, reason) and returns
+            True; False where it did not. Set it before `start`.
     """
 
     def __init__(
@@ -156,6 +160,9 @@ class Generator:
         self._identity = RunIdentity(store)
         now, generation = clock.monotonic(), config.generation
         self._router = Router([Endpoint(c, generation, self._note, now) for c in clients])
+        calls = Calls(
+            self._servers_changed, self._stuck, self._abort_soon, self._note, self._restart
+        )
         self._monitors = {
             endpoint: Monitor(
                 endpoint,
@@ -163,9 +170,7 @@ class Generator:
                 clock,
                 self._identity,
                 vocab_size=vocab_size,
-                wake=self._servers_changed,
-                stuck=self._stuck,
-                expire=self._expire,
+                calls=calls,
             )
             for endpoint in self._router.endpoints
         }
@@ -191,6 +196,7 @@ class Generator:
         self._flights = TaskSet(self._fail)
         self._chores = TaskSet(self._fail)
         self._abort_gate = asyncio.Semaphore(ABORTS_AT_ONCE)
+        self.restart_server: Callable[[str, str], bool] = _not_ours
 
     # -- life cycle
 
@@ -459,6 +465,7 @@ class Generator:
         for flight in flights:
             if flight.task is not None:
                 flight.task.cancel()
+            self._monitors[endpoint].left_behind(flight.rid, aborted=True)
         rids = [flight.rid for flight in flights]
         self._chores.spawn(self._abort_all(endpoint, rids), "abort recalled")
 
@@ -466,9 +473,12 @@ class Generator:
         await self._settler.give_back(fences)
         self.wake()
 
-    def _expire(self, endpoint: Endpoint, flight: Flight) -> None:
-        """Abort a request that took too long; its own reply then says that it ended."""
-        self._chores.spawn(self._abort(endpoint, flight.rid), "abort overdue")
+    def _abort_soon(self, endpoint: Endpoint, rid: str) -> None:
+        """Abort one request; if it still has a flight, its own reply then says that it ended."""
+        self._chores.spawn(self._abort(endpoint, rid), "abort")
+
+    def _restart(self, url: str, reason: str) -> bool:
+        return self.restart_server(url, reason)
 
     async def _abort_all(self, endpoint: Endpoint, rids: Sequence[str]) -> None:
         await asyncio.gather(*(self._abort(endpoint, rid) for rid in rids))
@@ -498,6 +508,11 @@ class Generator:
     async def _retries_wait(self) -> bool:
         rows = await self._store.counters()
         return any(row.n for row in rows if row.state is SampleState.RETRY_WAIT)
+
+
+def _not_ours(_url: str, _reason: str) -> bool:
+    """No server was launched by eagled."""
+    return False
 
 
 def _server_metrics(endpoint: Endpoint) -> ServerMetrics:

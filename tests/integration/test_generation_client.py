@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from eagled.config import ServerConfig
+from eagled.credentials import read_key
 from eagled.errors import AuthError, ReplyBrokenError, RetryableError
-from eagled.server.client import SglangClient, read_key
+from eagled.server.client import SglangClient
 from eagled.server.protocol import Load, ModelInfo, ServerInfo, ServerLimits
 from eagled.server.wire import NoConnectionError
 from tests.servers.kit import VOCAB, make_config

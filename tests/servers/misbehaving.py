@@ -9,6 +9,9 @@ Runs as a process: `python -m tests.servers.misbehaving [port [settings]]` print
 - info, model: the bodies of /server_info and /model_info.
 - health: {"status": int, "delay_s": float}
 - loads: "moving", "flat" or "missing"
+- metrics: text of /metrics, or "moving": a counter that grows with each look; empty is 404
+- prefix_abort: whether an abort ends every request whose rid begins with the given one
+- deaf_aborts: how many aborts are not heard
 - bodies: {path: body} answered as they are, before anything else
 """
 
@@ -60,6 +63,9 @@ class Server:
             "model": MODEL,
             "health": {"status": 200, "delay_s": 0.0},
             "loads": "missing",
+            "metrics": "",
+            "prefix_abort": True,
+            "deaf_aborts": 0,
             "bodies": {},
         }
         self.count: Counter[str] = Counter()
@@ -73,6 +79,7 @@ class Server:
         """Return what was seen since the start."""
         return {
             "count": dict(self.count),
+            "now": dict(self.now),
             "peak": dict(self.peak),
             "sent": self.sent,
             "aborted": self.aborted,
@@ -103,6 +110,9 @@ class Server:
             return
         if request.path == "/health":
             await asyncio.sleep(self.settings["health"]["delay_s"])
+        if request.path == "/metrics" and self.settings["metrics"]:
+            writer.write(response(200, self._metrics().encode()))
+            return
         status, body = self._control(request)
         writer.write(response(status, json.dumps(body).encode()))
 
@@ -131,8 +141,19 @@ class Server:
 
     def _abort(self, rid: str) -> None:
         self.aborted.append(rid)
-        if rid in self.running:
-            self.running[rid].set()
+        if self.settings["deaf_aborts"] > 0:
+            self.settings["deaf_aborts"] -= 1
+            return
+        for each, event in self.running.items():
+            if each == rid or (self.settings["prefix_abort"] and each.startswith(rid)):
+                event.set()
+
+    def _metrics(self) -> str:
+        text: str = self.settings["metrics"]
+        if text != "moving":
+            return text
+        made = self.count["/metrics"] * 40
+        return f'# TYPE x counter\nsglang:realtime_tokens_total{{mode="decode"}} {made}\n'
 
     def _loads(self) -> dict[str, Any]:
         moved = self.count["/v1/loads"] if self.settings["loads"] == "moving" else 0
@@ -148,6 +169,7 @@ class Server:
             step = dict(steps.pop(0) if len(steps) > 1 else steps[0])
         n_prompt = len(asked["input_ids"])
         summary = {"rid": asked["rid"], "n_prompt": n_prompt, "prompt": asked["input_ids"][:8]}
+        summary["last"] = asked["input_ids"][-1]
         summary["key"] = request.headers.get("authorization")
         self.sent.append(summary | {"sampling": asked["sampling_params"]})
         await getattr(self, "_do_" + step.pop("do"))(asked, writer, **step)
@@ -246,6 +268,17 @@ class Server:
         abort = {"type": "abort", "message": "Abort in waiting queue", "status_code": None}
         reply = native_reply(asked["rid"], len(asked["input_ids"]), [5], finish_reason=abort)
         writer.write(response(200, json.dumps(reply).encode()))
+
+    async def _do_ghost(self, asked: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        """Cut the connection in the middle of the reply, and go on till aborted."""
+        reply = native_reply(asked["rid"], len(asked["input_ids"]), IDS)
+        writer.write(response(200, json.dumps(reply).encode())[:120])
+        await writer.drain()
+        writer.close()
+        event = self.running[asked["rid"]] = asyncio.Event()
+        await event.wait()
+        self.count["ghosts ended"] += 1
+        raise Cut
 
     async def _do_garbage(self, _asked: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         """Send what is not HTTP."""

@@ -3,7 +3,9 @@
 Guarantee: nothing is sent to a server whose identity was not checked, and no answer that came
 over a connection younger than the last check is stored before a new one (`vouch`). A server is
 called stuck only for lack of progress on our own requests: `/health` can delay its return, and
-speed it up, but never takes it out. At most one identity check and one health probe run at a time.
+speed it up, but never takes it out. What is taken back from it is aborted by rid, and the server
+says that it is gone before it gets a trial; one that eagled launched and that does not come to
+itself in time is started anew. At most one identity check and one health probe run at a time.
 Price: two small GETs every `probe_interval_s`.
 """
 
@@ -13,6 +15,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
@@ -22,13 +25,16 @@ from eagled.errors import AuthError, EagledError, FingerprintError, RetryableErr
 from eagled.server.fingerprint import fingerprint
 from eagled.server.protocol import Load
 from eagled.server.wire import ConnectionLostError, NoConnectionError
-from eagled.workers.generation.endpoint import NO_CAP, Breaker, Endpoint, EndpointState, Flight
+from eagled.types import EventKind
+from eagled.workers.generation.endpoint import NO_CAP, Breaker, Endpoint, EndpointState
+from eagled.workers.generation.ghosts import Ghosts
 from eagled.workers.generation.identity import RunIdentity
 
 _log = logging.getLogger(__name__)
 _HEALTH_VETOES = 3  # after so many failed probes a stuck server gets a trial all the same
 _UNCLEAR_TRIES = 6  # identity checks before an answer of an unverified server is given up
 _TICKS_PER_LIMIT = 4  # a time limit is noticed within a quarter of itself
+_TRIALS_BEFORE_RESTART = 2  # a launched server that hangs again on its trials is started anew
 
 
 class Identity(StrEnum):
@@ -40,6 +46,14 @@ class Identity(StrEnum):
     UNCLEAR = "unclear"  # something is there that does not answer the question now
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """Token counts at the last look: held in the cache, made since the start; None is unknown."""
+
+    held: int | None = None
+    made: float | None = None
+
+
 class Stuck(Protocol):
     """What to do with a server that was just found stuck; the flags are from before."""
 
@@ -47,7 +61,23 @@ class Stuck(Protocol):
         """Take back what is in flight there."""
 
 
-Expire = Callable[[Endpoint, Flight], None]
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """What a monitor has done by others.
+
+    Attributes:
+        wake: a server may take requests again.
+        stuck: take back what is in flight at a stuck server.
+        abort: end one request at a server, by rid.
+        note: write an event about a server.
+        restart: start a server anew (address, reason); False if eagled did not launch it.
+    """
+
+    wake: Callable[[], None]
+    stuck: Stuck
+    abort: Callable[[Endpoint, str], None]
+    note: Callable[[Endpoint, EventKind, str], None]
+    restart: Callable[[str, str], bool]
 
 
 class Monitor:
@@ -61,22 +91,24 @@ class Monitor:
         identity: RunIdentity,
         *,
         vocab_size: int,
-        wake: Callable[[], None],
-        stuck: Stuck,
-        expire: Expire,
+        calls: Calls,
     ) -> None:
         self.endpoint = endpoint
         self._config = config
         self._clock = clock
         self._identity = identity
         self._vocab_size = vocab_size
-        self._wake = wake
-        self._stuck = stuck
-        self._expire = expire
+        self._wake = calls.wake
+        self._stuck = calls.stuck
+        self._abort = calls.abort
+        self._note = calls.note
+        self._restart = calls.restart
         self._poke = asyncio.Event()
         self._check: asyncio.Task[Identity] | None = None
-        self._load: Load | None = None
+        self._seen = _Seen()
         self._no_loads = False
+        self._ghosts = Ghosts()
+        self._stuck_at = clock.monotonic()
         self._gone = False
         self._vetoes = 0
         self._not_before = clock.monotonic()
@@ -109,6 +141,7 @@ class Monitor:
         if self._check is not None and self._check.done():
             self._check.result()  # raises what is nobody's fault but ours
         self._expire_old()
+        await self._chase_ghosts()
         progressing = await self._makes_progress()
         if self.endpoint.breaker is Breaker.OPEN:
             await self._try_again()
@@ -151,6 +184,7 @@ class Monitor:
             return Identity.OTHER
         except (NoConnectionError, ConnectionLostError) as exc:
             self._gone = True
+            self._ghosts.clear()
             endpoint.open(EndpointState.DOWN, str(exc))
             return Identity.GONE
         except RetryableError as exc:
@@ -172,6 +206,7 @@ class Monitor:
             return
         was = endpoint.state
         if await self.verify() is not Identity.SAME:
+            self._give_up_on(was)
             return
         if was in (EndpointState.STARTING, EndpointState.REFUSED):
             endpoint.close(f"is {endpoint.identity.served_name if endpoint.identity else 'up'}")
@@ -188,12 +223,32 @@ class Monitor:
         self._gone = False
 
     def _may_stand_trial(self, was: EndpointState) -> bool:
-        """A stuck server shows one token first, but its probe cannot keep it out for ever."""
-        if was is not EndpointState.STUCK or self.endpoint.probed:
+        """A stuck server shows one token, and has let go of what was aborted.
+
+        Neither can keep it out for ever: others may use it too, and a probe may fail all along.
+        """
+        if was is not EndpointState.STUCK:
+            self._vetoes = 0
+            return True
+        if self.endpoint.trials_lost >= _TRIALS_BEFORE_RESTART and self._give_up_on(was):
+            return False
+        if self.endpoint.probed and not self._ghosts.extra:
             self._vetoes = 0
             return True
         self._vetoes += 1
-        return self._vetoes > _HEALTH_VETOES
+        return self._vetoes > _HEALTH_VETOES and not self._give_up_on(was)
+
+    def _give_up_on(self, was: EndpointState) -> bool:
+        """Have a stuck server started anew, if eagled launched it and it had its time."""
+        stuck_s = self._clock.monotonic() - self._stuck_at
+        if was is not EndpointState.STUCK or stuck_s < self._config.hang_s:
+            return False
+        reason = f"stuck, and not back to itself {stuck_s:.0f} s after its requests were aborted"
+        if not self._restart(self.endpoint.url, reason):
+            return False
+        self._stuck_at = self._clock.monotonic()
+        self.endpoint.trials_lost = 0
+        return True
 
     def _delay_next(self) -> None:
         """Wait longer after each trial that was lost."""
@@ -208,13 +263,35 @@ class Monitor:
         for flight in [f for f in self.endpoint.flights if f.started_at < too_old]:
             if not flight.timed_out:
                 flight.timed_out = True
-                self._expire(self.endpoint, flight)
+                self._abort(self.endpoint, flight.rid)
+
+    # -- what was left behind
+
+    def left_behind(self, rid: str, *, aborted: bool = False) -> None:
+        """A request ended here without the server's word: it may still run there."""
+        self._ghosts.leave(rid, self._clock.monotonic(), aborted=aborted)
+        if not aborted:
+            self.poke()
+
+    async def _chase_ghosts(self) -> None:
+        """Abort by rid what the server still has of us, by its own count."""
+        ghosts, endpoint = self._ghosts, self.endpoint
+        if not len(ghosts) or endpoint.state is EndpointState.DOWN:
+            return
+        before = len(endpoint.flights)
+        load = await self._loads(self._config.hang_s / 2)
+        ours = max(before, len(endpoint.flights))
+        if ghosts.saw(load, ours, self._clock.monotonic()):
+            text = f"{ghosts.extra} requests more than ours run there: aborting what we left"
+            self._note(endpoint, EventKind.SERVER_GHOSTS, text)
+        for rid in ghosts.due(self._clock.monotonic()):
+            self._abort(endpoint, rid)
 
     async def _makes_progress(self) -> bool:
         """Return False after the endpoint was found stuck."""
         endpoint = self.endpoint
         if not endpoint.flights:
-            self._load = None
+            self._seen = _Seen()
             return True
         if self._clock.monotonic() - endpoint.progress_at < self.interval_s:
             return True
@@ -231,24 +308,45 @@ class Monitor:
         return False
 
     async def _tokens_moved(self, allowed_s: float) -> bool:
-        """Return whether the server's token count differs from the last look."""
+        """Return whether the server's token counts differ from the last look.
+
+        Tokens held first; if those stand still, the counter of tokens made, where there is one.
+        """
+        load = await self._loads(allowed_s / 2)
+        held = load.used_tokens if load is not None else None
+        if held is not None and self._seen.held not in (None, held):
+            self._seen = _Seen(held)
+            return True
+        before, self._seen = self._seen, _Seen(held, await self._made(allowed_s / 2))
+        made = self._seen.made
+        return made is not None and before.made is not None and made != before.made
+
+    async def _loads(self, timeout_s: float) -> Load | None:
         try:
-            load = await self.endpoint.client.loads(allowed_s / 2)
+            load = await self.endpoint.client.loads(timeout_s)
         except EagledError as exc:
             _log.debug("no load from url=%s: %s", self.endpoint.url, exc)
-            return False
+            return None
         self._no_loads = load is None
-        before, self._load = self._load, load
-        if before is None or load is None:
-            return False
-        return before.used_tokens != load.used_tokens
+        return load
+
+    async def _made(self, timeout_s: float) -> float | None:
+        try:
+            made = await self.endpoint.client.tokens_made(timeout_s)
+        except EagledError as exc:
+            _log.debug("no metrics from url=%s: %s", self.endpoint.url, exc)
+            return None
+        if made is not None:
+            self._no_loads = False
+        return made
 
     def _declare_stuck(self, quiet_s: float) -> None:
         endpoint = self.endpoint
         if endpoint.breaker is Breaker.HALF_OPEN:
             endpoint.trials_lost += 1
         self._delay_next()
-        self._load = None
+        self._seen = _Seen()
+        self._stuck_at = self._clock.monotonic()
         count = len(endpoint.flights)
         healthy, probed = endpoint.healthy, endpoint.probed
         if endpoint.state is not EndpointState.REFUSED:

@@ -5,6 +5,8 @@ sample is charged for a broken reply or a timeout only if the same server's late
 success; for an abort only if it was alone on the server (then nobody else's memory use explains
 it). A sample that met `SUSPECT_TRIES` faults in a row is charged from then on, whatever the fault,
 if the server answered others or at least its own probe: no sample can keep a run from its end.
+One that fails again and again while the servers answer others in between (`LONELY_FAULTS`) is
+charged sooner, and then its faults are no server's: they do not count towards a breaker.
 A refused connection and a full queue say nothing of the sample and never count.
 """
 
@@ -27,6 +29,7 @@ from eagled.server.wire import ConnectionLostError, NoConnectionError, ReplyCutE
 from eagled.types import SampleState
 
 SUSPECT_TRIES = 8
+LONELY_FAULTS = 2  # beyond the first: three in a row, others answered between each two
 
 
 class Action(Enum):
@@ -56,12 +59,14 @@ class Circumstances:
         probed: the endpoint passed its own one-token probe before this trial.
         alone: no other request was in flight on the endpoint.
         tries: server faults in a row that this sample met, this one included.
+        lonely: how many of them came after others were answered since the one before.
     """
 
     healthy: bool
     probed: bool
     alone: bool
     tries: int
+    lonely: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,8 @@ def decide(error: EagledError, seen: Circumstances) -> Decision:
             made = Decision(Action.GIVE_BACK, Blame.PRESSURE)
         case NoConnectionError():
             made = Decision(Action.GIVE_BACK, Blame.LOST)
+        case _ if seen.lonely >= LONELY_FAULTS:
+            made = Decision(Action.RETRY, _lonely_blame(error), charge=True)
         case _ if is_suspect(seen):
             made = Decision(Action.RETRY, Blame.FAULT, charge=True)
         case _:
@@ -102,6 +109,11 @@ def is_suspect(seen: Circumstances) -> bool:
 def says_nothing_of_sample(error: EagledError) -> bool:
     """Return whether an attempt ended before the server looked at the sample."""
     return isinstance(error, ServerBusyError | NoConnectionError)
+
+
+def _lonely_blame(error: EagledError) -> Blame:
+    """A lost connection may still be a crash, which has its own account (quarantine)."""
+    return Blame.LOST if isinstance(error, ReplyCutError | ConnectionLostError) else Blame.NONE
 
 
 def _server_fault(error: EagledError, seen: Circumstances) -> Decision:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from eagled.clock import Clock
@@ -25,7 +25,7 @@ from eagled.errors import (
 from eagled.printable import printable
 from eagled.retry import Random, full_jitter
 from eagled.server.protocol import EndCause, GenerateReply
-from eagled.server.wire import NoConnectionError
+from eagled.server.wire import ConnectionLostError, NoConnectionError, ReplyCutError
 from eagled.tokens import PackedIds
 from eagled.types import Answer, Claim, Failure, Fence, Finish, OutputReason, SampleState
 from eagled.workers.generation.endpoint import Breaker, Endpoint, EndpointState, Flight
@@ -45,6 +45,23 @@ from eagled.workers.generation.policy import (
 _log = logging.getLogger(__name__)
 DISK_RETRY_S = 5.0  # time between tries to store an outcome while the disk refuses
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Faults:
+    """Server faults in a row of one sample.
+
+    `lonely` of them came after others had been answered since the one before; `answered` is how
+    many answers there were at the last.
+    """
+
+    n: int
+    lonely: int
+    answered: int
+
+
+_NO_FAULTS = _Faults(0, 0, 0)
+_NO_WORD = (ReplyCutError, ConnectionLostError, ServerTimeoutError)  # it may still run there
 
 
 class OutcomeStore(Protocol):
@@ -99,8 +116,9 @@ class Settler:
         self._retry_waits = retry_waits
         self._queued = queued
         self._held = held
-        self._tries: dict[int, int] = {}  # server faults in a row, of samples that had one
+        self._faults: dict[int, _Faults] = {}  # of samples whose last attempt was a server's fault
         self._charges: dict[int, int] = {}
+        self._answered = 0
 
     # -- whole replies
 
@@ -116,6 +134,7 @@ class Settler:
                 await self.give_back([claim.fence])
                 return
         endpoint.succeeded(self._clock.monotonic(), elapsed_s)
+        self._answered += 1
         self._forget(claim)
         refusal = self._length_refusal(claim, reply)
         if refusal is not None:
@@ -175,11 +194,15 @@ class Settler:
     ) -> None:
         """Blame who is to blame, and queue, delay or end the sample."""
         claim, endpoint = flight.claim, monitor.endpoint
+        if isinstance(error, _NO_WORD):
+            monitor.left_behind(flight.rid)
         if flight.timed_out and isinstance(error, RetryableError):
             limit_s = self._config.request_timeout_s
             error = ServerTimeoutError(f"no reply within {limit_s:g} s; aborted: {error}")
-        tries = self._count_try(claim, error)
-        seen = Circumstances(endpoint.healthy, endpoint.probed, alone=alone, tries=tries)
+        faults = self._count_fault(claim, error)
+        seen = Circumstances(
+            endpoint.healthy, endpoint.probed, alone=alone, tries=faults.n, lonely=faults.lonely
+        )
         decision = decide(error, seen)
         crashed = await self._blame(monitor, decision, error)
         _log.debug(
@@ -196,7 +219,7 @@ class Settler:
         elif decision.action is Action.FINAL:
             await self._fail(claim, _final(error, decision))
         else:
-            await self._retry(lane, claim, error, charge=decision.charge, tries=tries)
+            await self._retry(lane, claim, error, charge=decision.charge, tries=faults.n)
 
     async def hung(self, lane: Lane, claim: Claim, seen: Circumstances) -> None:
         """Retry the only sample that was in flight when a server got stuck.
@@ -204,7 +227,7 @@ class Settler:
         Charged only once it is suspect: one hang says nothing, nine of the same sample do.
         """
         error = ServerTimeoutError("the server got stuck over this request alone")
-        tries = self._count_try(claim, error)
+        tries = self._count_fault(claim, error).n
         charge = is_suspect(replace(seen, tries=tries))
         await self._retry(lane, claim, error, charge=charge, tries=tries)
 
@@ -282,15 +305,18 @@ class Settler:
 
     # -- small things
 
-    def _count_try(self, claim: Claim, error: EagledError) -> int:
+    def _count_fault(self, claim: Claim, error: EagledError) -> _Faults:
+        """Return the faults in a row that a sample met, this one included."""
         if not isinstance(error, RetryableError) or says_nothing_of_sample(error):
-            return 0
-        tries = self._tries.get(claim.fence.sample_id, 0) + 1
-        self._tries[claim.fence.sample_id] = tries
-        return tries
+            return _NO_FAULTS
+        before = self._faults.get(claim.fence.sample_id, _NO_FAULTS)
+        others = before.n > 0 and self._answered > before.answered
+        now = _Faults(before.n + 1, before.lonely + others, self._answered)
+        self._faults[claim.fence.sample_id] = now
+        return now
 
     def _forget(self, claim: Claim) -> None:
-        self._tries.pop(claim.fence.sample_id, None)
+        self._faults.pop(claim.fence.sample_id, None)
         self._charges.pop(claim.fence.sample_id, None)
 
     async def stored(self, write: Callable[[], Awaitable[_T]]) -> _T:

@@ -1,0 +1,110 @@
+"""Whether more requests at once are any faster, judged by the server's own throughput.
+
+Guarantee: pure; a decision needs a full window of looks on both sides, taken while the batch was
+steady, so that one slow second decides nothing.
+
+Two questions are asked:
+
+- Where the batch may grow (memory allows it): was the last growth by `STEP` worth anything? If
+  not, that is the plateau; it is tried again after `RETRY_S`.
+- The server decodes more at once than it has CUDA graphs for: is it faster with no more than that?
+  Tried once the batch is steady: less for a minute, then whichever was faster. Only there can a
+  smaller batch be faster on a server whose queue is kept short and whose memory is not full.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+STEP = 1.15  # a rung is so much wider than the one below
+GAIN = 1.007  # the least gain that makes a rung worth taking
+WINDOW = 30  # looks that a judgement rests on
+SETTLE = 12  # looks that do not count after a change
+QUANTILE = 0.7  # of throughput: looks with little prefill tell most of the batch
+REACH = 1.6  # a batch so many times wider than the graphs is faster for certain
+FASTER = 1.015  # what a smaller batch must show
+RETRY_S = 900.0
+
+
+class Trial(StrEnum):
+    """Where the comparison with a smaller batch stands."""
+
+    NONE = "none"
+    NARROW = "narrow"  # measuring with less
+    KEPT = "kept"  # less it is
+    OVER = "over"  # it is not
+
+
+@dataclass(frozen=True, slots=True)
+class Ladder:
+    """What was measured; `rates` are of the present rung or side, newest last."""
+
+    rung: int = -1
+    rates: tuple[float, ...] = ()
+    skip: int = SETTLE
+    below: float = 0.0
+    stopped_at: int | None = None
+    retry_at_s: float = float("-inf")
+    trial: Trial = Trial.NONE
+    wide: float = 0.0
+    graphs: int = 0
+
+    @property
+    def plateau(self) -> int | None:
+        """Return the largest batch worth having; None is no limit."""
+        return None if self.stopped_at is None else math.ceil(STEP ** (self.stopped_at + 1))
+
+    @property
+    def narrow(self) -> int:
+        """Return the batch that is tried, or kept, because it is faster; 0 is none."""
+        return self.graphs if self.trial in (Trial.NARROW, Trial.KEPT) else 0
+
+    def after(self, at_s: float, running: int, tok_per_s: float, graphs: int) -> Ladder:
+        """Return it with one more look; `graphs` is the largest batch with a graph, 0 unknown."""
+        if not running or not tok_per_s:
+            return self
+        ladder = self if at_s < self.retry_at_s else self._again()
+        ladder = ladder._measure(running, tok_per_s)
+        return ladder._judge(at_s, running, graphs)
+
+    def _again(self) -> Ladder:
+        """Forget old judgements: the work, and so their ground, may have changed."""
+        if self.stopped_at is None and self.trial not in (Trial.KEPT, Trial.OVER):
+            return self
+        return replace(self, stopped_at=None, trial=Trial.NONE, retry_at_s=float("-inf"))
+
+    def _measure(self, running: int, tok_per_s: float) -> Ladder:
+        rung = int(math.log(running, STEP))
+        if self.trial is not Trial.NARROW and abs(rung - self.rung) > 1:
+            return replace(self, rung=rung, rates=(), skip=SETTLE, below=0.0)
+        if self.trial is Trial.NARROW and running > self.graphs:
+            return replace(self, skip=SETTLE)
+        if rung == self.rung + 1 and self.trial is Trial.NONE and len(self.rates) >= WINDOW:
+            return replace(self, rung=rung, rates=(), skip=SETTLE, below=typical(self.rates))
+        if self.skip:
+            return replace(self, skip=self.skip - 1)
+        return replace(self, rates=(*self.rates[1 - WINDOW :], tok_per_s))
+
+    def _judge(self, at_s: float, running: int, graphs: int) -> Ladder:
+        if len(self.rates) < WINDOW:
+            return self
+        rate = typical(self.rates)
+        if self.trial is Trial.NARROW:
+            kept = rate > FASTER * self.wide
+            verdict = Trial.KEPT if kept else Trial.OVER
+            return replace(self, trial=verdict, rates=(), skip=SETTLE, retry_at_s=at_s + RETRY_S)
+        if self.trial is Trial.NONE and graphs < running < REACH * graphs:
+            return replace(
+                self, trial=Trial.NARROW, wide=rate, graphs=graphs, rates=(), skip=SETTLE
+            )
+        if self.below and rate < GAIN * self.below and self.stopped_at is None:
+            return replace(self, stopped_at=self.rung, retry_at_s=at_s + RETRY_S)
+        return self
+
+
+def typical(rates: tuple[float, ...]) -> float:
+    """Return the throughput of a window that prefill disturbs least."""
+    ordered = sorted(rates)
+    return ordered[min(len(ordered) - 1, int(QUANTILE * len(ordered)))]
