@@ -26,7 +26,8 @@ The class decides what happens next; nothing is ever found by matching a message
         ├── LockedError               exit 75, another daemon holds the directory
         ├── DiskError                 exit 74, full, read-only or failing disk
         ├── StoreError                exit 73, database absent, foreign, damaged or went back
-        └── ArtifactError             exit 1, a file is torn, altered or of another run
+        ├── ArtifactError             exit 1, a file is torn, altered or of another run
+        └── WorkerLostError           exit 1, a process that prep started was killed
 """
 
 from __future__ import annotations
@@ -164,3 +165,7 @@ class StoreError(StopError):
 
 class ArtifactError(StopError):
     """A file is torn, altered or belongs to another run."""
+
+
+class WorkerLostError(StopError):
+    """A process of this command was killed; what is finished is kept."""

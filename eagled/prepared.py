@@ -13,7 +13,7 @@ import io
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ PREPARED_VERSION = 1
 CONVERSATIONS_NAME = "conversations.jsonl.zst"
 REJECTS_NAME = "rejects.jsonl"
 PROFILE_NAME = "profile.json"
+KEYS_NAME = "questions.bin"  # 64-bit keys of the kept questions, little-endian
+NEAR_NAME = "signatures.bin"  # their MinHash signatures, where near duplicates were looked for
 ZSTD_LEVEL = 6
 _NO_TOOLS = b'"tools":null'  # in JSON text a quote inside a string is escaped, so this is the key
 
@@ -53,6 +55,9 @@ class PreparedManifest:
     rejected: Mapping[str, int]
     inputs: Mapping[str, Any]
     conversations_sha256: str
+    tokens: int = 0
+    lanes: Mapping[str, int] = field(default_factory=dict)
+    flags: Mapping[str, int] = field(default_factory=dict)
 
 
 def read_manifest(folder: Path) -> PreparedManifest:
@@ -85,6 +90,9 @@ def _manifest_of(value: Mapping[str, Any]) -> PreparedManifest:
         rejected=value["rejected"],
         inputs=value["inputs"],
         conversations_sha256=value["files"][CONVERSATIONS_NAME]["sha256"],
+        tokens=value.get("tokens", 0),
+        lanes=value.get("lanes", {}),
+        flags=value.get("flags", {}),
     )
 
 

@@ -57,11 +57,16 @@ class LengthProfile:
 
 
 def profile_of(lengths: Iterable[int]) -> LengthProfile:
-    """Return the profile of prompt lengths in tokens."""
-    ordered = sorted(lengths)
-    counts = Counter(map(_edge, ordered))
-    quantiles = {q: _at(ordered, q) for q in QUANTILES} if ordered else {}
-    return LengthProfile(len(ordered), sum(ordered), quantiles, tuple(sorted(counts.items())))
+    """Return the profile of prompt lengths in tokens; a `Counter` of lengths is counted as such."""
+    exact = lengths if isinstance(lengths, Counter) else Counter(lengths)
+    ordered = sorted(exact.items())
+    counts: Counter[int] = Counter()
+    for length, n in ordered:
+        counts[_edge(length)] += n
+    n = exact.total()
+    total = sum(length * times for length, times in ordered)
+    quantiles = {q: _edge_at(ordered, math.ceil(q * n)) for q in QUANTILES} if n else {}
+    return LengthProfile(n, total, quantiles, tuple(sorted(counts.items())))
 
 
 def read_profile(folder: Path) -> LengthProfile:
@@ -140,10 +145,6 @@ def _coarse(profile: LengthProfile) -> dict[str, int]:
 def _edge(length: int) -> int:
     width = _FINE_TOKENS if length <= _KNEE_TOKENS else _COARSE_TOKENS
     return -(-length // width) * width
-
-
-def _at(ordered: Sequence[int], share: float) -> int:
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def _edge_at(histogram: Sequence[tuple[int, int]], rank: float) -> int:

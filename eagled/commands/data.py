@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -47,36 +47,15 @@ def prep(
 
         say("\n".join(["auto", *(each.name for each in known())]))
         return
+    from eagled.commands.prep_view import PrepDisplay, result_json, say_results
     from eagled.workers.prepare import prepare_all
 
-    results = prepare_all(
-        load(config, settings).config,
-        names or (),
-        force=force,
-        progress=lambda p: progress_line(f"{p.dataset}: {p.rows} rows, {p.kept} kept"),
-    )
-    progress_line("")
+    loaded = load(config, settings).config
+    results = prepare_all(loaded, names or (), force=force, progress=PrepDisplay())
     if as_json:
-        say_json([_prep_json(result) for result in results])
-        return
-    for result in results:
-        state = "was prepared already" if result.skipped else "prepared"
-        say(f"{result.dataset} {state}: {result.rows} rows, {result.kept} kept, "
-            f"{result.turns} turns")  # fmt: skip
-        for reason, n in sorted(result.rejected.items()):
-            say(f"  {n} rejected: {reason}")
-
-
-def _prep_json(result: Any) -> dict[str, Any]:  # noqa: ANN401 - a PrepResult, whose module is heavy
-    return {
-        "dataset": result.dataset,
-        "folder": str(result.folder),
-        "rows": result.rows,
-        "kept": result.kept,
-        "turns": result.turns,
-        "rejected": dict(result.rejected),
-        "skipped": result.skipped,
-    }
+        say_json([result_json(result) for result in results])
+    else:
+        say_results(results)
 
 
 def profile(

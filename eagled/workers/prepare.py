@@ -1,23 +1,24 @@
 """Turn a source into a prepared dataset: exact first prompts, and a reason for every row left out.
 
 Guarantee: rows read = kept + rejected by reason; the folder appears whole or not at all; the same
-inputs and seed give the same bytes. What is there already is kept if every input is the same
-("nothing to do") and refused, naming what differs, if one is not. An empty result is an error.
-Price: choosing `count` rows by chance holds that many conversations in memory, and a quarter more.
+inputs and seed give the same bytes, with any number of processes and whether or not prep was
+killed on the way. What is there already is kept if every input is the same ("nothing to do") and
+refused, naming what differs, if one is not. An empty result is an error.
+Price: rows go to the tokenising processes and back; the parts lie beside the result until it is
+whole. The passes themselves are in `workers/preparation/`.
 Coupled: `eagled/prepared.py` reads the folder.
 """
 
 from __future__ import annotations
 
-import heapq
+import fcntl
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-
-import zstandard
 
 from eagled import __version__
 from eagled.artifacts import (
@@ -29,35 +30,43 @@ from eagled.artifacts import (
     write_json,
 )
 from eagled.config import Config, DatasetConfig
-from eagled.errors import ArtifactError, ConfigError, RowRejectedError
-from eagled.lanes import longest_prompt, ordered_lanes
+from eagled.dedup import algorithm
+from eagled.errors import ArtifactError, ConfigError, LockedError
+from eagled.lanes import lane_for, longest_prompt, ordered_lanes
 from eagled.paths import StatePaths
 from eagled.prepared import (
-    CONVERSATIONS_NAME,
     PREPARED_FORMAT,
     PREPARED_VERSION,
     PROFILE_NAME,
-    REJECTS_NAME,
-    ZSTD_LEVEL,
     read_manifest,
 )
 from eagled.printable import printable
 from eagled.profile import profile_of
 from eagled.readers.sources import Source, open_source
 from eagled.text.render import Renderer
-from eagled.text.rows import Candidate, LineMaker, PrepProgress, PrepRun, Progress, Rejects, Screen
-from eagled.tokens import make_uid
-from eagled.types import RowReason
+from eagled.types import Mode
+from eagled.workers.preparation.choose import Choice
+from eagled.workers.preparation.crew import Crew, LocalCrew, ProcessCrew
+from eagled.workers.preparation.expected import rows_expected
+from eagled.workers.preparation.ledger import Ledger
+from eagled.workers.preparation.lines import LinePass, assemble
+from eagled.workers.preparation.messages import Job, TargetFacts
+from eagled.workers.preparation.parts import Counts, Part
+from eagled.workers.preparation.progress import PrepProgress, Progress, Teller
+from eagled.workers.preparation.stage import Stage, total_of
 
-__all__ = ["PrepProgress", "PrepResult", "load_renderer", "prepare_all", "prepare_dataset"]
+__all__ = ["PrepProgress", "PrepResult", "prepare_all", "prepare_dataset"]
 
-_SPARE_SHARE = 1.25  # candidates chosen by chance per wanted row; rendering rejects a few
-_SPARE_ROWS = 64
+_KEY_NAME = "inputs.json"  # in a folder that is being built: what it is built from
 
 
 @dataclass(frozen=True, slots=True)
 class PrepResult:
-    """What became of a dataset; `skipped`: it was there already, made from the same inputs."""
+    """What became of a dataset; `skipped`: it was there already, made from the same inputs.
+
+    `tokens` are those of the known prompts and answers; `lanes` counts the prompts of each lane;
+    `wanted` is the configured count, 0 for all.
+    """
 
     dataset: str
     folder: Path
@@ -67,6 +76,27 @@ class PrepResult:
     turns: int
     rejected: Mapping[str, int]
     skipped: bool = False
+    mode: Mode = Mode.REGENERATE
+    tokens: int = 0
+    lanes: Mapping[str, int] = field(default_factory=dict)
+    flags: Mapping[str, int] = field(default_factory=dict)
+    wanted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """One dataset to prepare, and everything that decides its bytes."""
+
+    job: Job
+    source: Source
+    facts: TargetFacts
+    earlier: Sequence[Path]
+    inputs: Mapping[str, Any]
+    folder: Path
+
+    @property
+    def key(self) -> str:
+        return sha256_json(self.inputs)
 
 
 def prepare_all(
@@ -76,24 +106,20 @@ def prepare_all(
     force: bool = False,
     progress: Progress | None = None,
 ) -> list[PrepResult]:
-    """Prepare the named datasets, or all, with one tokenizer.
+    """Prepare the named datasets, or all, in the order of the configuration.
 
     Raises:
         ConfigError: as `prepare_dataset`; datasets before the faulty one stay prepared.
     """
-    chosen = [config.dataset(name) for name in names] or list(config.datasets)
+    wanted = {config.dataset(name).name for name in names}
+    chosen = [d for d in config.datasets if not wanted or d.name in wanted]
     if not chosen:
         raise ConfigError("no dataset is configured: add a [[datasets]] section")
-    renderer = load_renderer(config)
-    return [
-        prepare_dataset(config, dataset, progress=progress, force=force, renderer=renderer)
-        for dataset in chosen
-    ]
-
-
-def load_renderer(config: Config) -> Renderer:
-    """Return the renderer that prep and the text worker use for this configuration."""
-    return Renderer.load(config.target, literal_control_text=config.prep.literal_control_text)
+    with closing(ProcessCrew(config.prep.workers)) as crew:
+        return [
+            prepare_dataset(config, dataset, progress=progress, force=force, crew=crew)
+            for dataset in chosen
+        ]
 
 
 def prepare_dataset(
@@ -103,41 +129,53 @@ def prepare_dataset(
     progress: Progress | None = None,
     force: bool = False,
     renderer: Renderer | None = None,
+    crew: Crew | None = None,
 ) -> PrepResult:
     """Prepare one dataset into `<state>/datasets/<name>/`.
 
     Args:
         config: the whole configuration.
         dataset: the dataset, one of `config.datasets`.
-        progress: told the counts every hundred rows and at the end.
+        progress: told the counts a few times a second and at the end.
         force: replace a folder that was made from other inputs.
-        renderer: the target's renderer if the caller has it already.
+        renderer: does the work in this process, with this renderer.
+        crew: the processes to use; without either, processes are started for this dataset.
 
     Raises:
         ConfigError: wrong source, template or arguments, or no row is left.
         ArtifactError: the folder was made from other inputs, or a file cannot be read.
         UnreachableError: the source is on the hub and the hub does not answer.
-        DiskError: the folder cannot be written.
+        DiskError: the folder cannot be written; finished parts are kept.
+        WorkerLostError: a process was killed; finished parts are kept.
+        LockedError: another prep works on this dataset.
     """
-    renderer = renderer or load_renderer(config)
-    renderer.require_thinking(thinking=config.sampling_of(dataset.name).thinking)
-    source = open_source(dataset)
-    inputs = _inputs(config, dataset, source, renderer)
-    folder = StatePaths(config.run.state_dir).datasets / dataset.name
-    done = _existing(folder, inputs, force=force)
+    if crew is None:
+        own = LocalCrew(renderer) if renderer is not None else ProcessCrew(config.prep.workers)
+        with closing(own):
+            return prepare_dataset(config, dataset, progress=progress, force=force, crew=own)
+    order = _order(config, dataset, crew)
+    done = _existing(order, force=force)
     if done is not None:
         return done
-    run = PrepRun(config, dataset, renderer, progress)
     try:
-        return _build(run, source, inputs, folder)
+        return _build(order, crew, progress)
     except OSError as exc:
-        raise disk_error(exc, folder) or exc from exc
+        raise disk_error(exc, order.folder) or exc from exc
 
 
-def _inputs(
-    config: Config, dataset: DatasetConfig, source: Source, renderer: Renderer
-) -> dict[str, Any]:
+def _order(config: Config, dataset: DatasetConfig, crew: Crew) -> _Order:
+    job = Job(config, dataset)
+    facts = crew.facts(job)
+    source = open_source(dataset)
+    root = StatePaths(config.run.state_dir).datasets
+    earlier = list(_earlier(config, dataset, root))
+    inputs = {**_inputs(job, source, facts), **_comparisons(config, earlier)}
+    return _Order(job, source, facts, earlier, inputs, root / dataset.name)
+
+
+def _inputs(job: Job, source: Source, facts: TargetFacts) -> dict[str, Any]:
     """Return everything that decides the result, by a name that a person understands."""
+    config, dataset = job.config, job.dataset
     return {
         "prepared version": PREPARED_VERSION,
         "dataset name": dataset.name,
@@ -146,15 +184,42 @@ def _inputs(
         "mode": dataset.mode.value,
         "count": dataset.count,
         "choice by chance": config.run.seed if dataset.shuffle and dataset.count else None,
-        "tokenizer": renderer.tokenizer_hash,
-        "chat template": renderer.template_hash,
+        "rows read": dataset.read_rows,
+        "languages": list(dataset.languages),
+        "prompt tokens": [dataset.min_tokens, dataset.max_tokens],
+        "patterns": [list(dataset.include), list(dataset.exclude)],
+        "tokenizer": facts.tokenizer_hash,
+        "chat template": facts.template_hash,
         "template arguments": dict(config.target.template_kwargs),
         "thinking": config.sampling_of(dataset.name).thinking,
         "longest prompt": longest_prompt(config),
         "longest context": ordered_lanes(config)[-1][1].context,
         "literal control text": config.prep.literal_control_text,
         "excluded prompts": {path.name: _sha256(path) for path in config.prep.exclude},
+        "excluded runs of words": config.prep.exclude_ngram if config.prep.exclude else None,
     }
+
+
+def _comparisons(config: Config, earlier: Sequence[Path]) -> dict[str, Any]:
+    """Return what decides which rows count as repeated."""
+    prep = config.prep
+    near = [prep.near, prep.near_threshold, algorithm()] if prep.near != "off" else None
+    return {
+        "duplicates": prep.duplicates,
+        "near duplicates": near,
+        "earlier datasets": {folder.name: read_manifest(folder).prep_key for folder in earlier},
+    }
+
+
+def _earlier(config: Config, dataset: DatasetConfig, root: Path) -> Iterator[Path]:
+    """Yield the prepared datasets that stand before this one in the configuration."""
+    if config.prep.duplicates != "all":
+        return
+    for other in config.datasets:
+        if other.name == dataset.name:
+            return
+        if (root / other.name / MANIFEST_NAME).is_file():
+            yield root / other.name
 
 
 def _sha256(path: Path) -> str:
@@ -164,12 +229,13 @@ def _sha256(path: Path) -> str:
         raise ConfigError(f"prep.exclude: {path} cannot be read: {exc.strerror}") from exc
 
 
-def _existing(folder: Path, inputs: Mapping[str, Any], *, force: bool) -> PrepResult | None:
+def _existing(order: _Order, *, force: bool) -> PrepResult | None:
     """Return the result that is there already, if it may be used.
 
     Raises:
         ArtifactError: if it was made from other inputs and is not to be replaced.
     """
+    folder, inputs = order.folder, order.inputs
     if not folder.exists():
         return None
     try:
@@ -178,10 +244,12 @@ def _existing(folder: Path, inputs: Mapping[str, Any], *, force: bool) -> PrepRe
         if force:
             return None
         raise
-    if manifest.prep_key == sha256_json(inputs):
+    if manifest.prep_key == order.key:
         return PrepResult(
             manifest.dataset, folder, manifest.prep_key, manifest.n_rows, manifest.n_kept,
-            manifest.n_turns, manifest.rejected, skipped=True,
+            manifest.n_turns, manifest.rejected, skipped=True, mode=manifest.mode,
+            tokens=manifest.tokens, lanes=manifest.lanes, flags=manifest.flags,
+            wanted=order.job.dataset.count,
         )  # fmt: skip
     if force:
         return None
@@ -199,135 +267,180 @@ def _existing(folder: Path, inputs: Mapping[str, Any], *, force: bool) -> PrepRe
     )
 
 
-def _build(run: PrepRun, source: Source, inputs: Mapping[str, Any], folder: Path) -> PrepResult:
-    """Write the folder under a temporary name and give it its own when it is whole."""
-    building = folder.with_name(f".{folder.name}.tmp")
-    shutil.rmtree(building, ignore_errors=True)
-    building.mkdir(parents=True)
-    try:
-        _write_rows(run, source, building)
-        _refuse_empty(run)
-        key = sha256_json(inputs)
-        _write_manifest(run, inputs, key, building)
-        _swap(building, folder)
-    except BaseException:
-        shutil.rmtree(building, ignore_errors=True)
-        raise
-    run.tell()
+def _build(order: _Order, crew: Crew, progress: Progress | None) -> PrepResult:
+    """Fill a folder with a temporary name and give it its own when it is whole."""
+    dataset = order.job.dataset
+    teller = Teller(dataset.name, progress, dataset.count, _expected(order))
+    with _building(order) as folder:
+        stage = Stage(order.job, crew, order.source, teller, folder)
+        first, lines = _passes(stage, order.earlier)
+        counts = total_of(first.counts, lines.counts)
+        _refuse_empty(order, counts, folder)
+        _write_result(order, counts, first.parts, lines, folder)
+        _swap(folder, order.folder)
+    teller.tell(counts, ended=True)
     return PrepResult(
-        run.dataset.name, folder, key, run.rows, run.kept, run.turns, dict(run.rejected)
-    )
+        dataset.name, order.folder, order.key, counts.rows, counts.kept, counts.turns,
+        dict(counts.rejected), mode=dataset.mode, tokens=_tokens(counts),
+        lanes=_lanes(order.job, counts), flags=dict(counts.flags),
+        wanted=dataset.count,
+    )  # fmt: skip
 
 
-def _write_rows(run: PrepRun, source: Source, building: Path) -> None:
-    compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
-    with (
-        (building / REJECTS_NAME).open("wb") as rejects_file,
-        (building / CONVERSATIONS_NAME).open("wb") as packed,
-        compressor.stream_writer(packed, closefd=False) as out,
-    ):
-        rejects = Rejects(run, rejects_file)
-        lines = LineMaker(run)
-        for candidate in _chosen(run, Screen(run, rejects).passed(source.rows())):
-            try:
-                out.write(lines.line(candidate) + b"\n")
-            except RowRejectedError as exc:
-                rejects.add(candidate.row, exc, candidate.conversation.source_id)
+def _expected(order: _Order) -> int | None:
+    rows = rows_expected(order.source)
+    most = order.job.dataset.read_rows
+    return min(rows, most) if rows is not None and most else rows or most or None
 
 
-def _chosen(run: PrepRun, candidates: Iterator[Candidate]) -> Iterator[Candidate]:
-    """Yield candidates until `count` of them were kept: the first ones, or chosen by the seed.
+@contextmanager
+def _building(order: _Order) -> Iterator[Path]:
+    """Hold the folder that is being built; parts in it that have other inputs are removed.
 
-    The first ones: rows behind the last kept one are not read, so they are counted nowhere.
+    What is finished stays there when the block is left by a fault that another try may mend.
+
+    Raises:
+        LockedError: if another process builds there.
     """
-    count = run.dataset.count
-    if not count:
-        yield from candidates
+    folder = order.folder.with_name(f".{order.folder.name}.tmp")
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        _lock(handle, order.job.dataset.name)
+        key = folder / _KEY_NAME
+        if not key.is_file() or key.read_text(encoding="utf-8") != order.key:
+            for path in folder.iterdir():
+                path.unlink()
+            key.write_text(order.key, encoding="utf-8")
+        yield folder
+    except (ConfigError, ArtifactError):
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int, name: str) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as exc:
+        raise LockedError(f"another `eagled prep` is preparing {name!r}: wait for it") from exc
+
+
+@dataclass(frozen=True, slots=True)
+class _First:
+    """What the pass that chooses by chance left out; empty where there was none."""
+
+    counts: Counts
+    parts: Sequence[Part] = ()
+
+
+def _passes(stage: Stage, earlier: Sequence[Path]) -> tuple[_First, LinePass]:
+    """Choose (where rows are chosen by chance), then render."""
+    prep = stage.job.config.prep
+    dataset = stage.job.dataset
+    if not (dataset.shuffle and dataset.count):
+        with closing(Ledger(prep, earlier, stage.folder)) as ledger:
+            lines = LinePass(stage, ledger, Counts())
+            lines.run(lambda skip: stage.rows(skip=skip))
+        return _First(Counts()), lines
+    unsigned = stage.job.config.model_copy(update={"prep": prep.model_copy(update={"near": "off"})})
+    with closing(Ledger(prep, earlier, stage.folder, near=False)) as ledger:
+        choice = Choice(replace(stage, job=Job(unsigned, dataset)), ledger)
+        choice.run()
+    with closing(Ledger(prep, earlier, stage.folder)) as ledger:
+        lines = LinePass(stage, ledger, choice.counts)
+        lines.run(lambda skip: choice.chosen(skip=skip))
+    left_out = Counts(rows=choice.passed - lines.counts.rows)
+    left_out.not_chosen(left_out.rows)
+    return _First(total_of(choice.counts, left_out), choice.parts), lines
+
+
+def _refuse_empty(order: _Order, counts: Counts, folder: Path) -> None:
+    if counts.kept:
         return
-    for candidate in _by_chance(run, candidates) if run.dataset.shuffle else candidates:
-        if run.kept < count:
-            yield candidate
-        else:
-            run.rejected[RowReason.NOT_CHOSEN.value] += 1
-        if run.kept >= count and not run.dataset.shuffle:
-            run.stopped_early = True
-            return
-
-
-def _by_chance(run: PrepRun, candidates: Iterator[Candidate]) -> Iterator[Candidate]:
-    """Yield a choice that depends on seed and content only, with spare ones behind it."""
-    keep = int(run.dataset.count * _SPARE_SHARE) + _SPARE_ROWS
-    heap: list[tuple[int, int, Candidate]] = []
-    for number, candidate in enumerate(candidates):
-        ticket = make_uid("choice", str(run.config.run.seed), candidate.uid)
-        entry = (-int.from_bytes(ticket, "big"), number, candidate)
-        if len(heap) < keep:
-            heapq.heappush(heap, entry)
-        else:
-            heapq.heappushpop(heap, entry)
-            run.rejected[RowReason.NOT_CHOSEN.value] += 1
-    for _, _, candidate in sorted(heap, key=lambda entry: (-entry[0], entry[1])):
-        yield candidate
-
-
-def _refuse_empty(run: PrepRun) -> None:
-    if run.kept:
-        return
-    if not run.rows:
-        raise ConfigError(
-            f"dataset {run.dataset.name!r}: the source has no rows; check datasets.source"
-        )
-    reasons = ", ".join(f"{reason} {n}" for reason, n in run.rejected.most_common())
+    shutil.rmtree(folder, ignore_errors=True)
+    name = order.job.dataset.name
+    if not counts.rows:
+        raise ConfigError(f"dataset {name!r}: the source has no rows; check datasets.source")
+    reasons = ", ".join(f"{reason} {n}" for reason, n in counts.rejected.most_common())
     raise ConfigError(
-        f"dataset {run.dataset.name!r}: all {run.rows} rows were rejected ({reasons}); check "
+        f"dataset {name!r}: all {counts.rows} rows were rejected ({reasons}); check "
         "datasets.format and datasets.mode, and the lanes if prompts are too long",
-        tuple(run.examples),
+        tuple(counts.examples),
     )
 
 
-def _write_manifest(run: PrepRun, inputs: Mapping[str, Any], key: str, building: Path) -> None:
+def _tokens(counts: Counts) -> int:
+    known = (counts.prompts, counts.answers)
+    return sum(length * n for lengths in known for length, n in lengths.items())
+
+
+def _lanes(job: Job, counts: Counts) -> dict[str, int]:
+    """Return how many prompts each lane takes; none for native rows, which are not asked."""
+    lanes = {name: 0 for name, _ in ordered_lanes(job.config)}
+    if job.dataset.mode is Mode.NATIVE:
+        return lanes
+    for length, n in counts.prompts.items():
+        lane = lane_for(job.config, length, server_context=None)
+        if lane is not None:
+            lanes[lane] += n
+    return lanes
+
+
+def _write_result(
+    order: _Order, counts: Counts, first: Sequence[Part], lines: LinePass, folder: Path
+) -> None:
+    """Write the files and the manifest beside the parts, then remove the parts."""
+    hashes = dict(assemble(first, lines.parts, folder))
     profile = {
-        "prompt_tokens": profile_of(run.lengths).to_json(),
-        "answer_tokens": profile_of(run.answer_lengths).to_json(),
+        "prompt_tokens": profile_of(counts.prompts).to_json(),
+        "answer_tokens": profile_of(counts.answers).to_json(),
     }
-    write_json(building / PROFILE_NAME, profile)
-    files = {
-        name: {
-            "sha256": sha256_file(building / name),
-            "bytes": (building / name).stat().st_size,
-        }
-        for name in (CONVERSATIONS_NAME, REJECTS_NAME, PROFILE_NAME)
-    }
-    write_json(
-        building / MANIFEST_NAME,
-        {
-            "format": PREPARED_FORMAT,
-            "version": PREPARED_VERSION,
-            "command": "prep",
-            "eagled": __version__,
-            "dataset": run.dataset.name,
-            "source": run.dataset.source,
-            "mode": run.dataset.mode.value,
-            "target": {"model": run.config.target.model, "revision": run.config.target.revision},
-            "sampling": run.config.sampling_of(run.dataset.name).model_dump(mode="json"),
-            "prep_key": key,
-            "inputs": dict(inputs),
-            "rows": run.rows,
-            "kept": run.kept,
-            "turns": run.turns,
-            "rejected": dict(run.rejected),
-            "flags": dict(run.flags),
-            "stopped_at_count": run.stopped_early,
-            "template": run.renderer.facts.to_json(),
-            "files": files,
+    write_json(folder / PROFILE_NAME, profile)
+    hashes[PROFILE_NAME] = sha256_file(folder / PROFILE_NAME)
+    write_json(folder / MANIFEST_NAME, _manifest(order, counts, lines, hashes, folder))
+    for path in folder.iterdir():
+        if path.name not in {*hashes, MANIFEST_NAME}:
+            path.unlink()
+
+
+def _manifest(
+    order: _Order, counts: Counts, lines: LinePass, hashes: Mapping[str, str], folder: Path
+) -> dict[str, Any]:
+    config, dataset = order.job.config, order.job.dataset
+    return {
+        "format": PREPARED_FORMAT,
+        "version": PREPARED_VERSION,
+        "command": "prep",
+        "eagled": __version__,
+        "dataset": dataset.name,
+        "source": dataset.source,
+        "mode": dataset.mode.value,
+        "target": {"model": config.target.model, "revision": config.target.revision},
+        "sampling": config.sampling_of(dataset.name).model_dump(mode="json"),
+        "prep_key": order.key,
+        "inputs": dict(order.inputs),
+        "rows": counts.rows,
+        "kept": counts.kept,
+        "turns": counts.turns,
+        "tokens": _tokens(counts),
+        "lanes": _lanes(order.job, counts),
+        "rejected": dict(counts.rejected),
+        "flags": dict(counts.flags),
+        "stopped_at_count": lines.reached and not dataset.shuffle,
+        "template": dict(order.facts.template),
+        "files": {
+            name: {"sha256": digest, "bytes": (folder / name).stat().st_size}
+            for name, digest in hashes.items()
         },
-    )
+    }
 
 
 def _swap(building: Path, folder: Path) -> None:
     """Put a finished folder in its place; the one it replaces goes away last."""
-    for name in (CONVERSATIONS_NAME, REJECTS_NAME):
-        with (building / name).open("rb+") as file:
+    for path in building.iterdir():
+        with path.open("rb+") as file:
             os.fsync(file.fileno())
     fsync_dir(building)
     old = folder.with_name(f".{folder.name}.old")

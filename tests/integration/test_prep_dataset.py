@@ -317,7 +317,7 @@ def test_an_altered_folder_is_refused(tmp_path: Path) -> None:
 def test_a_failed_build_leaves_the_old_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk that fills up in the middle changes nothing and leaves nothing half written."""
+    """A disk that fills up changes nothing; what is finished waits for the next try."""
     source = write_jsonl(tmp_path / "s.jsonl", *ROWS)
     folder = _prepare(toy_config(tmp_path, source)).folder
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -325,12 +325,16 @@ def test_a_failed_build_leaves_the_old_folder(
     def full(*_args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(prepare, "_write_manifest", full)
     write_jsonl(source, *ROWS[:3])
-    with pytest.raises(DiskError, match="make room"):
-        _prepare(toy_config(tmp_path, source), force=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(prepare, "_write_result", full)
+        with pytest.raises(DiskError, match="make room"):
+            _prepare(toy_config(tmp_path, source), force=True)
 
     assert before == {path.name: path.read_bytes() for path in folder.iterdir()}
+    left = sorted(path.name for path in (folder.parent / ".d.tmp").iterdir())
+    assert ["inputs.json", "lines-000000.part"] == left
+    assert 3 == _prepare(toy_config(tmp_path, source), force=True).rows
     assert [folder.name] == [path.name for path in folder.parent.iterdir()]
 
 
@@ -386,20 +390,22 @@ def test_the_manifest_says_what_the_result_was_made_of(tmp_path: Path) -> None:
 
 
 def test_progress_ends_with_the_result(tmp_path: Path) -> None:
-    """The last report has the final counts."""
+    """Reports come in order; the last one has the final counts and says that it is the last."""
     told: list[PrepProgress] = []
-    source = write_jsonl(tmp_path / "s.jsonl", *ROWS * 10)
+    source = write_jsonl(tmp_path / "s.jsonl", *ROWS * 20)
     _prepare(toy_config(tmp_path, source), progress=told.append)
+    last = told[-1]
 
-    assert [100, 200, 200] == [report.rows for report in told]
-    assert PrepProgress("d", 200, 20, 180) == told[-1]
+    assert 128 == told[0].rows
+    assert [400] == [report.rows for report in told if report.ended]
+    assert (400, 20, {"duplicate": 380}) == (last.rows, last.kept, last.rejected)
 
 
 def test_several_datasets_share_one_tokenizer(tmp_path: Path) -> None:
     """All, or those that are named; an unknown name is refused."""
     source = write_jsonl(tmp_path / "s.jsonl", *ROWS)
     sets = [{"name": name, "source": str(source)} for name in ("one", "two")]
-    config = toy_config(tmp_path, source, datasets=sets)
+    config = toy_config(tmp_path, source, datasets=sets, prep={"duplicates": "dataset"})
 
     assert ["one", "two"] == [result.dataset for result in prepare_all(config)]
     assert [True] == [result.skipped for result in prepare_all(config, ["two"])]

@@ -1,0 +1,109 @@
+"""What both passes of a preparation share: the dataset, the crew, the source, the progress."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from eagled.dedup import SIGNATURE_BYTES
+from eagled.readers.sources import Source, SourceRow
+from eagled.workers.preparation.crew import Crew
+from eagled.workers.preparation.ledger import Ledger, Noted, pack_keys, unpack_keys
+from eagled.workers.preparation.messages import Job
+from eagled.workers.preparation.parts import Counts, Part
+from eagled.workers.preparation.progress import Teller
+
+PART_ROWS = 8192
+PART_CHARS = 1 << 24  # some ten seconds of work; a killed prep does the open part again
+_KEPT, _SIGNED = 1, 2  # bits of a question's mark in a part
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One dataset on its way into `folder`, the one that is being built."""
+
+    job: Job
+    crew: Crew
+    source: Source
+    teller: Teller
+    folder: Path
+
+    def rows(self, *, skip: int) -> Iterator[SourceRow]:
+        """Yield the source's rows behind the first `skip`, up to `read_rows`."""
+        most = self.job.dataset.read_rows or None
+        return itertools.islice(self.source.rows(), skip, most)
+
+
+@dataclass(slots=True)
+class Questions:
+    """The questions of a part: keys, marks and signatures, in the order of the rows."""
+
+    keys: list[int] = field(default_factory=list)
+    marks: bytearray = field(default_factory=bytearray)
+    signatures: list[bytes] = field(default_factory=list)
+
+    def add(self, noted: Noted, *, kept: bool) -> None:
+        """Take in one question; `kept`: its row is in the result."""
+        self.keys.append(noted.key)
+        self.marks.append((_KEPT if kept else 0) | (_SIGNED if noted.signature else 0))
+        if noted.signature:
+            self.signatures.append(noted.signature)
+
+    def sections(self) -> dict[str, bytes]:
+        """Return the sections of a part."""
+        return {
+            "keys": pack_keys(self.keys),
+            "marks": bytes(self.marks),
+            "signatures": b"".join(self.signatures),
+        }
+
+    @classmethod
+    def of(cls, part: Part) -> Questions:
+        """Return the questions of a part."""
+        data = part.section("signatures")
+        signatures = [
+            data[start : start + SIGNATURE_BYTES] for start in range(0, len(data), SIGNATURE_BYTES)
+        ]
+        return cls(
+            list(unpack_keys(part.section("keys"))), bytearray(part.section("marks")), signatures
+        )
+
+    def each(self) -> Iterator[tuple[int, bytes | None, bool]]:
+        """Yield (key, signature or None, whether the row was kept)."""
+        signatures = iter(self.signatures)
+        for key, mark in zip(self.keys, self.marks, strict=True):
+            yield key, next(signatures) if mark & _SIGNED else None, bool(mark & _KEPT)
+
+
+def remember(ledger: Ledger, part: Part) -> None:
+    """Give a ledger the questions of a part that an earlier run finished."""
+    for key, signature, _ in Questions.of(part).each():
+        ledger.remember(key, signature)
+
+
+@dataclass(slots=True)
+class Size:
+    """How much an open part holds."""
+
+    rows: int = 0
+    chars: int = 0
+
+    def add(self, rows: int, chars: int) -> None:
+        """Count a chunk."""
+        self.rows += rows
+        self.chars += chars
+
+    @property
+    def full(self) -> bool:
+        """Whether the part should be closed."""
+        return self.rows >= PART_ROWS or self.chars >= PART_CHARS
+
+
+def total_of(*counts: Counts) -> Counts:
+    """Return counts added up."""
+    total = Counts()
+    for item in counts:
+        total.add(item)
+    return total
