@@ -18,6 +18,7 @@ from eagled.errors import EagledError, StatesRejectedError
 from eagled.shards.accept import StatesRequest, accept_batch, check_ids
 from eagled.shards.backend import Captured, StatesBackend
 from eagled.shards.format import Bits, ShardManifest, StatesSample, last_positions
+from eagled.shards.trim import Trim
 from eagled.tokens import unpack_ids
 from eagled.types import ExtractJob
 
@@ -147,20 +148,23 @@ def to_sample(work: Work, aux: Bits, last: Bits, manifest: ShardManifest) -> Sta
         work: the sample's ids and mask.
         aux: [T, L, D]; the last token's row is dropped, its target is unknown.
         last: [T, D]; the rows of the policy are kept.
-        manifest: names the policy.
+        manifest: names the policies: which tokens, which rows of `last`.
     """
-    rows = len(work.ids) - 1
-    positions = last_positions(work.mask, manifest.last)
+    start, end = Trim(manifest.max_tokens, manifest.keep_prompt).span_of(work.mask)
+    mask = work.mask[start:end]
+    positions = last_positions(mask, manifest.last)
     return StatesSample(
         uid=work.uid,
         sample=work.job.fence.sample_id,
         attempt=work.job.fence.attempt,
         dataset=work.job.dataset,
-        input_ids=work.ids.astype(np.int32),
-        loss_mask=work.mask,
-        aux=aux[:rows].reshape(rows, manifest.aux_width),  # [T-1, L*D]
-        last=last[positions],  # [P, D]
+        input_ids=work.ids[start:end].astype(np.int32),
+        loss_mask=mask,
+        aux=aux[start : end - 1].reshape(end - start - 1, manifest.aux_width),  # [T-1, L*D]
+        last=last[start:end][positions],  # [P, D]
         last_positions=positions,
+        skip=start,
+        cut=len(work.ids) - end,
     )
 
 

@@ -27,6 +27,7 @@ METADATA_KEY = "__metadata__"
 NUMPY_DTYPE: dict[str, str] = {
     "BOOL": "?", "U8": "u1", "I8": "i1", "I32": "<i4", "I64": "<i8", "U16": "<u2",
     "BF16": "<u2",  # numpy has no bfloat16: its bits
+    "F8_E4M3": "u1",  # nor e4m3: its bits
     "F16": "<f2", "F32": "<f4", "F64": "<f8",
 }  # fmt: skip
 

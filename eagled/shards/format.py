@@ -1,6 +1,6 @@
 """The layout of a hidden-state shard: names, dtypes, shapes, header metadata.
 
-A shard is a safetensors file of n samples with T tokens in all, no padding:
+A shard is a safetensors file of n samples with T tokens in all, no padding between them:
 
     offsets         i64  [n + 1]       sample i is tokens offsets[i] .. offsets[i + 1]
     input_ids       i32  [T]           prompt and answer ids, as sent and as returned
@@ -8,18 +8,25 @@ A shard is a safetensors file of n samples with T tokens in all, no padding:
     aux             bf16 [T - n, L*D]  row j of sample i is at offsets[i] - i + j
     last            bf16 [P, D]        final hidden state after the final norm
     loss_mask       u8   [T]           1 on the tokens that the target produced
+    pad             u8   [1..7]        only where the tensor before it would end unaligned
 
 A sample's last token has no row: nothing follows it, so it has no target. Row j of `last` is kept
 under the policy `supervised` exactly when loss_mask[j + 1] is 1 (its target is supervised).
-Metadata: `format`, `manifest` (JSON, `ShardManifest`), `samples` (JSON list, `SampleEntry`).
+`aux` and `last` can be stored otherwise (`codecs.py`), each by its own codec:
 
-If you change the layout, bump SHARD_FORMAT and change writer.py, reader.py, verify.py.
+    lossless   X u8 [B] blocks of r rows and one layer: r*D bytes without exponent, then the zstd
+               frame of the exponents; X_blocks i64 [F + 1] where each begins
+    fp8        X e4m3 [rows, L*D] and X_scale f32 [rows, L] (`last` is one layer)
+
+Metadata: `format`, `manifest` (JSON, `ShardManifest`), `samples` (JSON list, `SampleEntry`) and,
+where a codec loses something, `codec_errors` (JSON, by tensor and layer).
+
+If you change the layout, bump SHARD_FORMAT and change writer.py, stored.py, verify.py.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -30,20 +37,30 @@ import orjson
 
 from eagled.artifacts import sha256_json
 from eagled.errors import ArtifactError
-from eagled.shards.container import Container, read_container
+from eagled.shards.container import NUMPY_DTYPE, Container, read_container
 
-SHARD_FORMAT = "eagled-shard/1"
+SHARD_FORMAT = "eagled-shard/1"  # raw and untrimmed: what every version reads
+SHARD_FORMAT_2 = "eagled-shard/2"  # with codecs, or cut samples
 SHARD_SUFFIX = ".safetensors"
-DTYPES: dict[str, str] = {  # in file order: widest first, so that every tensor is aligned
+PLAIN_DTYPES: dict[str, str] = {
     "offsets": "I64",
     "input_ids": "I32",
     "last_positions": "I32",
-    "aux": "BF16",
-    "last": "BF16",
     "loss_mask": "U8",
 }
+STATES = ("aux", "last")  # the tensors that have a codec
+CODEC_DTYPES: dict[str, dict[str, str]] = {  # by suffix of the tensor's name
+    "raw": {"": "BF16"},
+    "lossless": {"": "U8", "_blocks": "I64"},
+    "fp8": {"": "F8_E4M3", "_scale": "F32"},
+}
+PAD = "pad"
+Codec: TypeAlias = Literal["raw", "lossless", "fp8"]
 LastPolicy: TypeAlias = Literal["supervised", "all", "none"]
 Bits: TypeAlias = npt.NDArray[np.uint16]  # bfloat16 values as their bit patterns
+
+
+_ADDED: dict[str, Any] = {"codec_last": "raw", "max_tokens": 0, "keep_prompt": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +80,11 @@ class ShardManifest:
         compute_dtype: dtype of the forward pass; the file holds bf16 in any case.
         backend: program and version that computed the states.
         eagled: version of eagled.
-        codec: how `aux` and `last` are stored.
+        codec: how `aux` is stored.
         last_norm: `post`, after the target's final norm.
+        codec_last: how `last` is stored.
+        max_tokens: most tokens of a sample that are stored; 0 is no limit.
+        keep_prompt: most tokens before the first supervised one that are stored; 0 is all.
     """
 
     target: str
@@ -79,8 +99,11 @@ class ShardManifest:
     compute_dtype: str
     backend: str
     eagled: str
-    codec: str = "raw"
+    codec: Codec = "raw"
     last_norm: str = "post"
+    codec_last: Codec = "raw"
+    max_tokens: int = 0
+    keep_prompt: int = 0
 
     @property
     def aux_width(self) -> int:
@@ -88,8 +111,26 @@ class ShardManifest:
         return len(self.layers) * self.hidden_size
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the manifest as JSON-ready values."""
-        return {**dataclasses.asdict(self), "layers": list(self.layers)}
+        """Return the manifest as JSON-ready values; what format 1 has not is left out when unset.
+
+        So the digest of a shard that an older version wrote stays what its database has.
+        """
+        row = {**dataclasses.asdict(self), "layers": list(self.layers)}
+        return {k: v for k, v in row.items() if k not in _ADDED or v != _ADDED[k]}
+
+    @property
+    def format(self) -> str:
+        """The tag of files with this manifest: 1 wherever a reader of format 1 can read them."""
+        plain = self.codec == "raw" and all(getattr(self, k) == v for k, v in _ADDED.items())
+        return SHARD_FORMAT if plain else SHARD_FORMAT_2
+
+    def codec_of(self, name: str) -> Codec:
+        """Return the codec of `aux` or `last`."""
+        return self.codec if name == "aux" else self.codec_last
+
+    def layers_of(self, name: str) -> int:
+        """Return how many layers lie side by side in `aux` or `last`."""
+        return len(self.layers) if name == "aux" else 1
 
     def digest(self) -> str:
         """Return the hash that the database keeps of it."""
@@ -98,13 +139,29 @@ class ShardManifest:
 
 @dataclass(frozen=True, slots=True)
 class SampleEntry:
-    """One sample in the header: `uid` in hex, `n_last` rows of `last`."""
+    """One sample in the header.
+
+    Attributes:
+        uid: in hex.
+        sample: its number in the database.
+        attempt: of the extraction.
+        n_last: its rows of `last`.
+        dataset: name of its dataset.
+        skip: tokens left out at its beginning.
+        cut: tokens left out at its end.
+    """
 
     uid: str
     sample: int
     attempt: int
     n_last: int
     dataset: str
+    skip: int = 0
+    cut: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the entry as JSON-ready values; a whole sample has neither skip nor cut."""
+        return {k: v for k, v in dataclasses.asdict(self).items() if v or k not in ("skip", "cut")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +169,8 @@ class StatesSample:
     """One accepted sample, ready to be written.
 
     Shapes for T tokens: input_ids i32 [T], loss_mask u8 [T], aux bits [T-1, L*D],
-    last bits [P, D], last_positions i32 [P].
+    last bits [P, D], last_positions i32 [P]. `skip` and `cut` tokens were left out before and after
+    these.
     """
 
     uid: str
@@ -124,12 +182,16 @@ class StatesSample:
     aux: Bits
     last: Bits
     last_positions: npt.NDArray[np.int32]
+    skip: int = 0
+    cut: int = 0
 
     @property
     def entry(self) -> SampleEntry:
         """The sample's line in the header."""
         n_last = len(self.last_positions)
-        return SampleEntry(self.uid, self.sample, self.attempt, n_last, self.dataset)
+        return SampleEntry(
+            self.uid, self.sample, self.attempt, n_last, self.dataset, self.skip, self.cut
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +233,22 @@ def manifest_from_json(raw: str, where: object) -> ShardManifest:
         raise ArtifactError(f"{where}: the shard's manifest is not understood: {exc}") from exc
 
 
+def layout(manifest: ShardManifest) -> dict[str, str]:
+    """Return the tensors of a shard and their dtypes, in file order but for `pad`.
+
+    `aux` stands first, since it is written while samples come; the others follow widest first.
+    """
+    coded = {
+        name + suffix: dtype
+        for name in STATES
+        for suffix, dtype in CODEC_DTYPES[manifest.codec_of(name)].items()
+    }
+    rest = {**PLAIN_DTYPES, **coded}
+    first = {"aux": rest.pop("aux")}
+    widest = sorted(rest, key=lambda n: -np.dtype(NUMPY_DTYPE[rest[n]]).itemsize)
+    return {**first, **{name: rest[name] for name in widest}}
+
+
 def read_shard_header(path: Path) -> ShardHeader:
     """Return the header of a shard without reading its data.
 
@@ -180,12 +258,14 @@ def read_shard_header(path: Path) -> ShardHeader:
     """
     container = read_container(path)
     tag = container.metadata.get("format")
-    if tag != SHARD_FORMAT:
-        container.require(DTYPES)
-        raise ArtifactError(f"{path}: format is {tag!r}, this version reads {SHARD_FORMAT!r}")
-    container.require(DTYPES)
+    if tag not in (SHARD_FORMAT, SHARD_FORMAT_2):
+        container.require((*PLAIN_DTYPES, *STATES))
+        known = f"{SHARD_FORMAT!r} and {SHARD_FORMAT_2!r}"
+        raise ArtifactError(f"{path}: format is {tag!r}, this version reads {known}")
+    container.require((*PLAIN_DTYPES, *STATES))
     manifest = manifest_from_json(container.metadata.get("manifest", ""), path)
     samples = _entries(container.metadata.get("samples", ""), path)
+    container.require(layout(manifest))
     _check_shapes(container, manifest, samples)
     return ShardHeader(container, manifest, samples)
 
@@ -199,16 +279,22 @@ def _entries(raw: str, where: Path) -> tuple[SampleEntry, ...]:
 
 def shapes(
     manifest: ShardManifest, n: int, n_tokens: int, n_last: int
-) -> Mapping[str, tuple[int, ...]]:
-    """Return the shape that each tensor of a shard must have."""
-    return {
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes that follow from the counts; those of lossless blocks do not."""
+    rows = {"aux": n_tokens - n, "last": n_last}
+    known: dict[str, tuple[int, ...]] = {
         "offsets": (n + 1,),
         "input_ids": (n_tokens,),
         "last_positions": (n_last,),
-        "aux": (n_tokens - n, manifest.aux_width),
-        "last": (n_last, manifest.hidden_size),
         "loss_mask": (n_tokens,),
     }
+    for name in STATES:
+        layers = manifest.layers_of(name)
+        if manifest.codec_of(name) != "lossless":
+            known[name] = (rows[name], layers * manifest.hidden_size)
+        if manifest.codec_of(name) == "fp8":
+            known[name + "_scale"] = (rows[name], layers)
+    return known
 
 
 def _check_shapes(
@@ -216,10 +302,12 @@ def _check_shapes(
 ) -> None:
     n_tokens = sum(container.tensors["input_ids"].shape)
     n_last = sum(s.n_last for s in samples)
-    for name, want in shapes(manifest, len(samples), n_tokens, n_last).items():
+    want = shapes(manifest, len(samples), n_tokens, n_last)
+    for name, dtype in layout(manifest).items():
         info = container.tensors[name]
-        if (info.dtype, info.shape) != (DTYPES[name], want):
+        flat = len(info.shape) == 1
+        if info.dtype != dtype or (info.shape != want[name] if name in want else not flat):
             raise ArtifactError(
                 f"{container.path}: {name} is {info.dtype}{list(info.shape)}, "
-                f"expected {DTYPES[name]}{list(want)}"
+                f"expected {dtype}{list(want.get(name, ['any']))}"
             )

@@ -24,7 +24,7 @@ from torch.utils.data import Dataset
 
 from eagled.artifacts import require_same
 from eagled.errors import ArtifactError
-from eagled.shards.container import map_arrays
+from eagled.shards.codecs_torch import as_bf16
 from eagled.shards.format import (
     SHARD_SUFFIX,
     SampleEntry,
@@ -33,6 +33,7 @@ from eagled.shards.format import (
     read_shard_header,
 )
 from eagled.shards.members import CorpusMember, read_members
+from eagled.shards.stored import MappedShard, map_shard
 from eagled.shards.whole import check_name
 from eagled.train.corpus import Corpus
 
@@ -47,6 +48,7 @@ class Sample(TypedDict):
         uid: sample uid in hex.
         dataset: name of its dataset.
         input_ids: i64 [T].
+        skip: tokens of the sample that are not stored, before token 0 here.
         loss_mask: bool [T], true on the tokens that the target produced.
         aux: bf16 [T-1, L*D], row j is the state of token j, from which j + 1 is predicted.
         last: bf16 [P, D], after the final norm.
@@ -55,17 +57,12 @@ class Sample(TypedDict):
 
     uid: str
     dataset: str
+    skip: int
     input_ids: torch.Tensor
     loss_mask: torch.Tensor
     aux: torch.Tensor
     last: torch.Tensor
     last_positions: torch.Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class _OpenShard:
-    arrays: dict[str, npt.NDArray[Any]]
-    last_starts: npt.NDArray[np.int64]  # [n + 1], rows of `last` before each sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +104,7 @@ class ShardDataset(Dataset[Sample]):
             _check_alike(self._headers[0], header)
         self._checksums = checksums
         self._checked: set[int] = set()
-        self._open: OrderedDict[int, _OpenShard] = OrderedDict()
+        self._open: OrderedDict[int, MappedShard] = OrderedDict()
         places = _places(self._headers)
         if corpus is not None:
             places = _of_corpus(places, self._headers, list(read_members(corpus, split)), partial)
@@ -162,8 +159,15 @@ class ShardDataset(Dataset[Sample]):
     def length(self, index: int) -> int:
         """Return the tokens T of one sample; its file is mapped, its states are not read."""
         place = self._places[index]
-        start, end = self._mapped(place.shard).arrays["offsets"][place.index : place.index + 2]
-        return int(end - start)
+        span = self._mapped(place.shard).tokens(place.index)
+        return int(span.stop) - int(span.start)
+
+    def mask(self, index: int) -> torch.Tensor:
+        """Return `loss_mask` of one sample, bool [T]; its states are not read."""
+        place = self._places[index]
+        shard = self._mapped(place.shard)
+        mask = shard.arrays["loss_mask"][shard.tokens(place.index)]
+        return torch.from_numpy(mask.astype(np.bool_))
 
     def by_uid(self, uid: str) -> Sample:
         """Return the sample with this uid (hex).
@@ -187,24 +191,25 @@ class ShardDataset(Dataset[Sample]):
         return {**self.__dict__, "_open": OrderedDict()}
 
     def _sample(self, place: _Place) -> Sample:
-        i, opened = place.index, self._mapped(place.shard)
-        arrays, entry = opened.arrays, self._headers[place.shard].samples[i]
-        start, end = (int(x) for x in arrays["offsets"][i : i + 2])
-        last = slice(int(opened.last_starts[i]), int(opened.last_starts[i + 1]))
-        ids = arrays["input_ids"][start:end]
+        i, shard = place.index, self._mapped(place.shard)
+        arrays, entry = shard.arrays, shard.header.samples[i]
+        ids = arrays["input_ids"][shard.tokens(i)]
         if place.member is not None:
-            _check_member(place.member, ids, self._headers[place.shard].container.path)
+            _check_member(place.member, entry, ids, shard.header.container.path)
+        mask = arrays["loss_mask"][shard.tokens(i)]
+        positions = arrays["last_positions"][shard.rows("last", i)]
         return Sample(
             uid=entry.uid,
             dataset=entry.dataset,
+            skip=entry.skip,
             input_ids=torch.from_numpy(ids.astype(np.int64)),
-            loss_mask=torch.from_numpy(arrays["loss_mask"][start:end].astype(np.bool_)),
-            aux=_bf16(arrays["aux"][start - i : end - i - 1]),  # [T-1, L*D]
-            last=_bf16(arrays["last"][last]),  # [P, D]
-            last_positions=torch.from_numpy(arrays["last_positions"][last].astype(np.int64)),
+            loss_mask=torch.from_numpy(mask.astype(np.bool_)),
+            aux=as_bf16(shard.states("aux", i)),  # [T-1, L*D]
+            last=as_bf16(shard.states("last", i)),  # [P, D]
+            last_positions=torch.from_numpy(positions.astype(np.int64)),
         )
 
-    def _mapped(self, shard: int) -> _OpenShard:
+    def _mapped(self, shard: int) -> MappedShard:
         opened = self._open.pop(shard, None)
         if opened is None:
             opened = self._map(shard)
@@ -213,14 +218,12 @@ class ShardDataset(Dataset[Sample]):
             self._open.popitem(last=False)
         return opened
 
-    def _map(self, shard: int) -> _OpenShard:
+    def _map(self, shard: int) -> MappedShard:
         header = self._headers[shard]
         if self._checksums and shard not in self._checked:
             check_name(header.container.path)
             self._checked.add(shard)
-        n_last = [s.n_last for s in header.samples]
-        starts = np.concatenate([[0], np.cumsum(n_last, dtype=np.int64)])
-        return _OpenShard(map_arrays(header.container), starts)
+        return map_shard(header)
 
 
 def _places(headers: Sequence[ShardHeader]) -> list[_Place]:
@@ -265,18 +268,16 @@ def _of_corpus(
     return found
 
 
-def _check_member(member: CorpusMember, ids: npt.NDArray[np.int32], path: Path) -> None:
-    """Raise unless the ids are those that the corpus froze."""
-    if zlib.crc32(ids[member.n_prompt :].tobytes()) != member.crc:
+def _check_member(
+    member: CorpusMember, entry: SampleEntry, ids: npt.NDArray[np.int32], path: Path
+) -> None:
+    """Raise unless the answer's ids are those that the corpus froze; a cut answer passes."""
+    answer = ids[member.n_prompt - entry.skip :]
+    if not entry.cut and zlib.crc32(answer.tobytes()) != member.crc:
         raise ArtifactError(
             f"{path}: the answer of sample {member.uid} is not the one of the corpus; "
             "extract it again, or merge again"
         )
-
-
-def _bf16(bits: npt.NDArray[np.uint16]) -> torch.Tensor:
-    """Return a copy of bf16 bit patterns as a tensor."""
-    return torch.from_numpy(bits.astype(np.uint16).view(np.int16)).view(torch.bfloat16)
 
 
 def _check_alike(first: ShardHeader, other: ShardHeader) -> None:

@@ -20,18 +20,19 @@ import numpy.typing as npt
 from eagled.artifacts import sha256_file
 from eagled.errors import ArtifactError
 from eagled.shards.accept import finite, zero_rows
-from eagled.shards.container import map_arrays
 from eagled.shards.format import (
     SHARD_SUFFIX,
+    STATES,
+    Bits,
     SampleEntry,
     ShardHeader,
     ShardManifest,
     last_positions,
     read_shard_header,
 )
+from eagled.shards.stored import MappedShard, map_shard
 from eagled.types import ShardRecord
 
-_MIN_TOKENS = 2  # a row and its target
 _MAX_FINDINGS = 20  # a file; more do not help anybody
 
 
@@ -195,49 +196,38 @@ def _header_problems(
 
 def _content(header: ShardHeader, truth: Truth, seen: dict[str, str]) -> Iterator[tuple[str, str]]:
     """Yield (uid, problem) of what the data itself says."""
-    arrays = map_arrays(header.container)
-    offsets = arrays["offsets"]
-    if (
-        int(offsets[0]) != 0
-        or int(offsets[-1]) != header.n_tokens
-        or (np.diff(offsets) < _MIN_TOKENS).any()
-    ):
-        yield "", "offsets do not rise from 0 to the token count by 2 or more"
-        return
-    yield from _member_problems(header, arrays, truth)
-    last_start = 0
+    shard = map_shard(header)
+    yield from _member_problems(shard, truth)
     for i, entry in enumerate(header.samples):
         # an older attempt is a stale copy, which readers skip
         key = f"{entry.uid}/{entry.attempt}"
         place = f"{header.container.path.name} at index {i}"
         if (other := seen.setdefault(key, place)) != place:
             yield entry.uid, f"is in {other} as well"
-        piece = _Piece.cut(arrays, i, last_start, entry)
-        last_start += entry.n_last
+        piece = _Piece.cut(shard, i)
         for problem in _sample_problems(piece, header.manifest, truth.ids_of):
             yield entry.uid, problem
 
 
-def _member_problems(
-    header: ShardHeader, arrays: Mapping[str, npt.NDArray[Any]], truth: Truth
-) -> Iterator[tuple[str, str]]:
+def _member_problems(shard: MappedShard, truth: Truth) -> Iterator[tuple[str, str]]:
     """Compare the file with the database's members: place, identity, counts, ids of the answer."""
     if truth.members_of is None:
         return
-    for member in truth.members_of(header.container.path.name):
-        found = header.samples[member.index].uid if member.index < len(header.samples) else None
-        if found != member.uid:
+    samples, arrays = shard.header.samples, shard.arrays
+    for member in truth.members_of(shard.header.container.path.name):
+        entry = samples[member.index] if member.index < len(samples) else None
+        if entry is None or entry.uid != member.uid:
+            found = entry.uid if entry else None
             yield member.uid, f"the database has it at index {member.index}, where {found} is"
             continue
-        start, end = (int(x) for x in arrays["offsets"][member.index : member.index + 2])
-        split = start + member.n_prompt
-        supervised = np.flatnonzero(arrays["loss_mask"][start:end])
-        if end - split != member.n_output or not np.array_equal(
-            supervised, np.arange(member.n_prompt, end - start)
-        ):
+        span = shard.tokens(member.index)
+        ids, first = arrays["input_ids"][span], member.n_prompt - entry.skip
+        supervised = np.flatnonzero(arrays["loss_mask"][span])
+        whole = len(ids) + entry.skip + entry.cut == member.n_prompt + member.n_output
+        if not whole or not np.array_equal(supervised, np.arange(first, len(ids))):
             want = f"{member.n_prompt} + {member.n_output}"
             yield member.uid, f"prompt and answer are not the {want} tokens of the database"
-        elif zlib.crc32(arrays["input_ids"][split:end].tobytes()) != member.output_crc:
+        elif not entry.cut and zlib.crc32(ids[first:].tobytes()) != member.output_crc:
             yield member.uid, "the ids of its answer are not those of the database"
 
 
@@ -248,23 +238,18 @@ class _Piece:
     entry: SampleEntry
     ids: npt.NDArray[np.int32]
     mask: npt.NDArray[np.uint8]
-    aux: npt.NDArray[np.uint16]
-    last: npt.NDArray[np.uint16]
     positions: npt.NDArray[np.int32]
+    states: Mapping[str, Bits]
 
     @classmethod
-    def cut(
-        cls, arrays: Mapping[str, npt.NDArray[Any]], i: int, last_start: int, entry: SampleEntry
-    ) -> _Piece:
-        start, end = (int(x) for x in arrays["offsets"][i : i + 2])
-        last = slice(last_start, last_start + entry.n_last)
+    def cut(cls, shard: MappedShard, i: int) -> _Piece:
+        span = shard.tokens(i)
         return cls(
-            entry,
-            arrays["input_ids"][start:end],
-            arrays["loss_mask"][start:end],
-            arrays["aux"][start - i : end - i - 1],
-            arrays["last"][last],
-            arrays["last_positions"][last],
+            shard.header.samples[i],
+            shard.arrays["input_ids"][span],
+            shard.arrays["loss_mask"][span],
+            shard.arrays["last_positions"][shard.rows("last", i)],
+            {name: shard.states(name, i) for name in STATES},
         )
 
 
@@ -280,7 +265,7 @@ def _sample_problems(
         yield "nothing in it is supervised"
     if not np.array_equal(piece.positions, last_positions(piece.mask, manifest.last)):
         yield f"last_positions do not follow the policy {manifest.last!r}"
-    for name, rows in (("aux", piece.aux), ("last", piece.last)):
+    for name, rows in piece.states.items():
         yield from _row_problems(name, rows)
     if ids_of is not None:
         yield from _source_problems(piece, ids_of(piece.entry.uid))
@@ -300,7 +285,8 @@ def _source_problems(piece: _Piece, source: tuple[npt.NDArray[Any], int] | None)
         yield "the source does not know this sample"
         return
     ids, n_prompt = source
-    if not np.array_equal(ids, piece.ids):
+    skip, end = piece.entry.skip, len(ids) - piece.entry.cut
+    if not np.array_equal(ids[skip:end], piece.ids):
         yield f"its {len(piece.ids)} ids differ from the {len(ids)} of the source"
-    elif not np.array_equal(np.flatnonzero(piece.mask), np.arange(n_prompt, len(ids))):
+    elif not np.array_equal(np.flatnonzero(piece.mask), np.arange(n_prompt - skip, end - skip)):
         yield f"the loss mask is not 1 exactly from token {n_prompt} on"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 from eagled.errors import ArtifactError, DiskError
+from eagled.shards import writer as writer_module
 from eagled.shards.container import map_arrays, read_container
 from eagled.shards.format import SHARD_FORMAT, LastPolicy, read_shard_header
 from eagled.shards.scan import scan_shards
@@ -267,3 +270,56 @@ def test_rewrite_goes_through_a_new_file(tmp_path: Path) -> None:
     assert {n: a.tolist() for n, a in map_arrays(after).items()} == before
     assert dict(after.metadata) == {"sample": "s-1", "note": "checked"}
     assert (digest, size) == (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_size)
+
+
+def test_a_large_shard_is_written_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind the room for its header nothing is copied; another reader sees the same tensors."""
+    items = [sample(n, 20, 20) for n in range(3)]
+    small = write_shard(tmp_path / "small", items)
+    monkeypatch.setattr(writer_module, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(writer_module, "_assemble", None)  # the copy
+    large = write_shard(tmp_path / "large", items)
+
+    assert large.record.file_bytes > 1 << 18 > small.record.file_bytes
+    assert large.record.sha256 == hashlib.sha256(large.path.read_bytes()).hexdigest()
+    ours, theirs = load_file(small.path), load_file(large.path)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[k].view(torch.uint8), theirs[k].view(torch.uint8)) for k in ours)
+
+
+def test_a_header_that_outgrew_its_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More samples than the room was made for: the file is copied once, and whole."""
+    monkeypatch.setattr(writer_module, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(writer_module, "_HEADER_ROOM", 4096)
+    shard = write_shard(tmp_path, [sample(n) for n in range(60)])
+
+    assert len(read_shard_header(shard.path).samples) == 60
+    assert [p.name for p in tmp_path.iterdir()] == [shard.path.name]
+
+
+def test_a_write_that_takes_a_part_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unbuffered write may take less than it was given."""
+    real = write_shard(tmp_path / "a", [sample(1)])
+
+    class Slow(io.BytesIO):
+        def __init__(self, file: BinaryIO) -> None:
+            self.file = file
+
+        def write(self, view: Any, /) -> int:
+            return self.file.write(view[:7])
+
+    whole = writer_module._write_all
+    monkeypatch.setattr(writer_module, "_write_all", lambda file, view: whole(Slow(file), view))
+    assert write_shard(tmp_path / "b", [sample(1)]).record == real.record
+
+
+def test_files_removed_under_a_large_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place or copied: a file that lost its name is not renamed into being."""
+    monkeypatch.setattr(writer_module, "_SMALL_BYTES", 0)
+    writer = ShardWriter(tmp_path, manifest())
+    writer.append(sample(1))
+    scan_shards(tmp_path, {})
+    with pytest.raises(ArtifactError, match="removed while the shard was open"):
+        writer.finish()
+
+    assert list(tmp_path.iterdir()) == []
