@@ -251,6 +251,12 @@ class ExtractConfig(_Section):
     """Boundary ids (k = the residual stream that enters layer k); empty is [2, N//2, N-3]."""
     last: Literal["supervised", "all", "none"] = "supervised"
     """Positions whose final hidden state is kept."""
+    max_tokens: int = Field(default=0, ge=0)
+    """Most tokens of a sample whose states are stored; 0 is no limit. The end of an answer goes
+    first, but a prompt takes at most half."""
+    keep_prompt: int = Field(default=0, ge=0)
+    """Tokens before the answer whose states are stored; 0 is the whole prompt. The states are
+    computed with all of it in any case."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
@@ -268,8 +274,13 @@ class ShardConfig(_Section):
     """Size at which a shard is closed."""
     max_wait_s: float = Field(default=600, gt=0)
     """A shard that is not full is closed when it is this old, so that a crash redoes little."""
-    codec: Literal["raw"] = "raw"
-    """raw: bf16 as it is."""
+    codec: Literal["raw", "lossless", "fp8"] = "raw"
+    """How the layers' states are stored. raw: bf16 as it is; lossless: every bit, about two
+    thirds; fp8: one scale a token and layer, half, with a relative error of about 2%."""
+    codec_last: Literal["raw", "lossless", "fp8"] = "raw"
+    """The same for the final states, from which the target's distribution is computed."""
+    threads: int = Field(default=0, ge=0)
+    """Threads that encode; 0 is one for every two cores."""
 
 
 class DiskConfig(_Section):
@@ -281,6 +292,15 @@ class DiskConfig(_Section):
     """Free bytes that extraction never touches."""
     resume_bytes: int = Field(default=GIB, ge=0)
     """Free bytes above the reserve at which paused extraction goes on."""
+    ballast_bytes: int = Field(default=0, ge=0)
+    """Size of a file that is given up when the disk is full all the same, so that what runs can
+    be finished; 0 is none. It is made again when there is room."""
+    mode: Literal["keep", "stream"] = "keep"
+    """keep: shards stay; stream: they form a ring that consumers read and release."""
+    ring_bytes: int = Field(default=0, ge=0)
+    """Most bytes of shards in stream mode; 0 is what the disk has, less the reserve."""
+    lease_s: float = Field(default=3600, gt=0)
+    """Time after which a consumer of the ring that was not heard of no longer holds a shard."""
 
 
 class MergeConfig(_Section):

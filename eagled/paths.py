@@ -58,6 +58,21 @@ class StatePaths:
         return self.root / "plans"
 
     @property
+    def disk_choice(self) -> Path:
+        """How states are stored, where `eagled plan disk --choose` said so."""
+        return self.plans / "disk_choice.json"
+
+    @property
+    def ballast(self) -> Path:
+        """A file that is given up when the disk is full all the same."""
+        return self.root / "ballast"
+
+    @property
+    def ring(self) -> Path:
+        """Consumers of the ring of shards, and what each still holds."""
+        return self.root / "ring.json"
+
+    @property
     def quarantine(self) -> Path:
         """Files that were set aside, never deleted by eagled."""
         return self.root / "quarantine"

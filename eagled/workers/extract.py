@@ -19,8 +19,10 @@ from eagled.config_load import load_config
 from eagled.control.client import ControlClient
 from eagled.daemon_log import set_up_logging
 from eagled.errors import ConfigError
+from eagled.paths import StatePaths
 from eagled.shards.backend import StatesBackend
 from eagled.shards.layers import plan_layers
+from eagled.shards.policy import PolicyBackend
 from eagled.shards.target import read_target, resolve_model
 from eagled.workers.extraction import Extraction, ExtractSettings
 
@@ -44,9 +46,10 @@ def run_extract_worker(socket: Path, config_path: Path, *, once: bool = False) -
     set_up_logging()
     config = load_config(config_path).config
     set_threads(config)
-    backend = make_backend(config)
+    paths = StatePaths(config.run.state_dir)
+    backend = PolicyBackend(make_backend(config), config, paths.disk_choice)
     settings = ExtractSettings(
-        shards=config.run.state_dir / "shards",
+        shards=paths.shards,
         batch_tokens=config.extract.batch_tokens,
         target_bytes=config.shards.target_bytes,
         max_wait_s=config.shards.max_wait_s,
@@ -54,6 +57,7 @@ def run_extract_worker(socket: Path, config_path: Path, *, once: bool = False) -
         worker=os.environ.get(WORKER_ENV, "extract"),
         once=once,
         trickle=config.extract.start == "as_completed",
+        encode_threads=config.shards.threads or max(1, len(os.sched_getaffinity(0)) // 2),
     )
     asyncio.run(_serve(socket, backend, settings))
     return 0
@@ -105,9 +109,9 @@ def make_backend(config: Config) -> StatesBackend:
     return backend
 
 
-async def _serve(socket: Path, backend: StatesBackend, settings: ExtractSettings) -> None:
+async def _serve(socket: Path, backend: PolicyBackend, settings: ExtractSettings) -> None:
     async with ControlClient(socket) as client:
-        extraction = Extraction(client, backend, settings, SystemClock())
+        extraction = Extraction(client, backend, settings, SystemClock(), refresh=backend.refresh)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, extraction.stop)

@@ -87,6 +87,7 @@ class ExtractSettings:
         idle_wait_s: least time between two empty claims.
         look_s: how often an open shard is looked at while a claim waits.
         disk_wait_s: wait after a full disk.
+        encode_threads: most threads that encode states.
     """
 
     shards: Path
@@ -100,6 +101,7 @@ class ExtractSettings:
     idle_wait_s: float = IDLE_WAIT_S
     look_s: float = LOOK_S
     disk_wait_s: float = DISK_WAIT_S
+    encode_threads: int = 1
 
 
 @dataclass(slots=True)
@@ -117,10 +119,17 @@ class Extraction:
     """The worker's loop; one a process."""
 
     def __init__(
-        self, link: ExtractLink, backend: StatesBackend, settings: ExtractSettings, clock: Clock
+        self,
+        link: ExtractLink,
+        backend: StatesBackend,
+        settings: ExtractSettings,
+        clock: Clock,
+        refresh: Callable[[], None] = lambda: None,
     ) -> None:
+        """Prepare; `refresh` is called before each claim's work, and may change the manifest."""
         self._link = link
         self._backend = backend
+        self._refresh = refresh
         self._settings = settings
         self._clock = clock
         self._open: _OpenShard | None = None
@@ -198,6 +207,7 @@ class Extraction:
             await asyncio.gather(claim, stopped, return_exceptions=True)
 
     async def _extract(self, jobs: Sequence[ExtractJob]) -> None:
+        await self._look_at_policy()
         vocab = self._backend.manifest.vocab_size
         works, refused = await asyncio.to_thread(open_jobs, jobs, vocab)
         for item in refused:
@@ -210,6 +220,14 @@ class Extraction:
                     await self._refuse(result)
                 else:
                     await self._keep(*result)
+
+    async def _look_at_policy(self) -> None:
+        """Follow a change of how states are stored: a shard has one policy."""
+        await asyncio.to_thread(self._refresh)
+        manifest = self._backend.manifest
+        if self._open is not None and self._open.writer.manifest != manifest:
+            _log.info("states are stored otherwise from here on; the open shard is closed")
+            await self._close()
 
     async def _keep(self, work: Work, sample: StatesSample) -> None:
         """Append a sample to the open shard; close that when it is full."""
@@ -231,7 +249,12 @@ class Extraction:
         shard = self._open
         if shard is None:
             manifest, worker = self._backend.manifest, self._settings.worker
-            writer = ShardWriter(self._settings.shards, manifest, owner=worker)
+            writer = ShardWriter(
+                self._settings.shards,
+                manifest,
+                owner=worker,
+                threads=self._settings.encode_threads,
+            )
             shard = _OpenShard(writer, self._clock.monotonic())
         index = shard.writer.append(sample)
         shard.members.append(ShardMember(fence, index))
