@@ -13,7 +13,7 @@ import io
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -125,17 +125,23 @@ def read_prepared(
     left_out = 0
     for line in read_lines(path):
         item = conversation_of(line, lane_of=lane_of)
+        fits = tuple(turn for turn in item.turns if not _homeless(turn))
         first = item.turns[0]
-        if first.lane is None and first.output is None and first.prompt is not None:
+        if not fits or fits[0].prompt is None:  # nothing is left, or only turns that wait for it
             left_out += 1
-            if too_long is not None:
+            if too_long is not None and first.prompt is not None:
                 too_long(item.uid.hex(), first.prompt.n)
             continue
-        yield item
+        yield item if len(fits) == len(item.turns) else replace(item, turns=fits)
     if left_out:
         _log.warning(
             "prompts too long for every lane dataset=%s left_out=%d", manifest.dataset, left_out
         )
+
+
+def _homeless(turn: NewTurn) -> bool:
+    """Return whether a turn has a prompt that no lane takes (later turns of agent runs have one)."""
+    return turn.prompt is not None and turn.output is None and turn.lane is None
 
 
 def read_lines(path: Path) -> Iterator[bytes]:

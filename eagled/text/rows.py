@@ -67,7 +67,12 @@ class LineMaker:
         self._refuse_lost(conversation)
         flags = set(conversation.flags)
         native = conversation.mode is Mode.NATIVE
-        turns = self._native_turns(conversation, flags) if native else self._first(conversation)
+        if native:
+            turns = self._native_turns(conversation, flags)
+        elif conversation.trajectory:
+            turns = self._run_turns(conversation, flags)
+        else:
+            turns = self._first(conversation)
         self._refuse_length(turns[0])
         for index, turn in enumerate(turns):
             turn["uid"] = sample_uid(candidate.uid, index).hex()
@@ -113,16 +118,42 @@ class LineMaker:
 
     def _first(self, conversation: Conversation) -> list[dict[str, Any]]:
         """Return the turns of a conversation whose answers will be regenerated."""
-        asked = conversation.messages[: conversation.targets[0]]
-        ids = self._renderer.prompt_ids(asked, conversation.tools, thinking=self._thinking)
-        if self._longest and len(ids) > self._longest:
-            detail = f"the prompt has {len(ids)} tokens, the longest lane takes {self._longest}"
-            raise RowRejectedError(RowReason.TOO_LONG, detail)
-        prompts = [ids, *([None] * (len(conversation.targets) - 1))]
+        first = self._prompt(conversation, conversation.targets[0])
+        prompts = [first, *([None] * (len(conversation.targets) - 1))]
         return [
             {"uid": "", "target": target, "prompt_ids": prompt, "output_ids": None}
             for target, prompt in zip(conversation.targets, prompts, strict=True)
         ]
+
+    def _run_turns(self, conversation: Conversation, flags: set[str]) -> list[dict[str, Any]]:
+        """Return the turns of a recorded agent run, each behind the run as it was recorded.
+
+        Other answers would not fit the recorded results, so turns do not wait for each other. One
+        whose prompt is too long is left out.
+        """
+        turns, fault = [], None
+        for target in conversation.targets:
+            try:
+                ids = self._prompt(conversation, target)
+            except RowRejectedError as exc:
+                if exc.reason != RowReason.TOO_LONG:
+                    raise
+                fault = exc
+                flags.add("dropped_long_turn")
+                continue
+            turns.append({"uid": "", "target": target, "prompt_ids": ids, "output_ids": None})
+        if fault is not None and not turns:
+            raise fault
+        return turns
+
+    def _prompt(self, conversation: Conversation, target: int) -> list[int]:
+        """Return the ids of everything before a target."""
+        asked = conversation.messages[:target]
+        ids = self._renderer.prompt_ids(asked, conversation.tools, thinking=self._thinking)
+        if self._longest and len(ids) > self._longest:
+            detail = f"the prompt has {len(ids)} tokens, the longest lane takes {self._longest}"
+            raise RowRejectedError(RowReason.TOO_LONG, detail)
+        return ids
 
     def _native_turns(self, conversation: Conversation, flags: set[str]) -> list[dict[str, Any]]:
         """Return the turns of a conversation whose answers are the target's own.

@@ -42,6 +42,7 @@ from eagled.prepared import (
 )
 from eagled.printable import printable
 from eagled.profile import profile_of
+from eagled.readers.detect import with_format
 from eagled.readers.sources import Source, open_source
 from eagled.text.render import Renderer
 from eagled.types import Mode
@@ -164,7 +165,7 @@ def prepare_dataset(
 
 
 def _order(config: Config, dataset: DatasetConfig, crew: Crew) -> _Order:
-    job = Job(config, dataset)
+    job = Job(config, with_format(dataset))
     facts = crew.facts(job)
     source = open_source(dataset)
     root = StatePaths(config.run.state_dir).datasets
@@ -185,6 +186,9 @@ def _inputs(job: Job, source: Source, facts: TargetFacts) -> dict[str, Any]:
         "count": dataset.count,
         "choice by chance": config.run.seed if dataset.shuffle and dataset.count else None,
         "rows read": dataset.read_rows,
+        "turns": [dataset.turns, config.run.seed]
+        if dataset.turns not in ("all", "last")
+        else (dataset.turns),
         "languages": list(dataset.languages),
         "prompt tokens": [dataset.min_tokens, dataset.max_tokens],
         "patterns": [list(dataset.include), list(dataset.exclude)],
@@ -275,7 +279,7 @@ def _build(order: _Order, crew: Crew, progress: Progress | None) -> PrepResult:
         stage = Stage(order.job, crew, order.source, teller, folder)
         first, lines = _passes(stage, order.earlier)
         counts = total_of(first.counts, lines.counts)
-        _refuse_empty(order, counts, folder)
+        _refuse_empty(order, counts)
         _write_result(order, counts, first.parts, lines, folder)
         _swap(folder, order.folder)
     teller.tell(counts, ended=True)
@@ -313,7 +317,7 @@ def _building(order: _Order) -> Iterator[Path]:
                 path.unlink()
             key.write_text(order.key, encoding="utf-8")
         yield folder
-    except (ConfigError, ArtifactError):
+    except ConfigError:  # the same inputs would end in the same way
         shutil.rmtree(folder, ignore_errors=True)
         raise
     finally:
@@ -356,10 +360,9 @@ def _passes(stage: Stage, earlier: Sequence[Path]) -> tuple[_First, LinePass]:
     return _First(total_of(choice.counts, left_out), choice.parts), lines
 
 
-def _refuse_empty(order: _Order, counts: Counts, folder: Path) -> None:
+def _refuse_empty(order: _Order, counts: Counts) -> None:
     if counts.kept:
         return
-    shutil.rmtree(folder, ignore_errors=True)
     name = order.job.dataset.name
     if not counts.rows:
         raise ConfigError(f"dataset {name!r}: the source has no rows; check datasets.source")

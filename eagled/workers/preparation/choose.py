@@ -13,6 +13,7 @@ behind its last part.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import pickle
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,7 @@ from hashlib import blake2b
 
 import zstandard
 
+from eagled.errors import EagledError
 from eagled.readers.sources import SourceRow
 from eagled.workers.preparation.chunks import chunks_of
 from eagled.workers.preparation.crew import Done
@@ -83,13 +85,18 @@ class Choice:
             return
         stage, part = self._stage, _Open()
         rows = stage.rows(skip=self.counts.rows + self.passed)
-        for done in stage.crew.work(stage.job, chunks_of(rows), self._judge):
-            self._add(part, done)
-            if stage.teller.due():
-                stage.teller.tell(self._shown(part), "choosing")
-            if part.size.full:
+        try:
+            for done in stage.crew.work(stage.job, chunks_of(rows), self._judge):
+                self._add(part, done)
+                if stage.teller.due():
+                    stage.teller.tell(self._shown(part), "choosing")
+                if part.size.full:
+                    full, part = part, _Open()
+                    self._write(full, last=False)
+        except BaseException:
+            with contextlib.suppress(EagledError, OSError):  # what cannot be written is done again
                 self._write(part, last=False)
-                part = _Open()
+            raise
         self._write(part, last=True)
 
     def chosen(self, *, skip: int) -> Iterator[SourceRow]:

@@ -17,8 +17,8 @@ def rows_expected(source: Source) -> int | None:
     The estimate comes from the first megabyte. None for compressed files, JSON arrays and the hub.
     """
     total = 0
-    for _, path in source.files:
-        rows = _rows_of(path)
+    for _, file in source.files:
+        rows = _rows_of(file) if isinstance(file, Path) else None
         if rows is None:
             return None
         total += rows

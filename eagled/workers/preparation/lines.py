@@ -1,11 +1,13 @@
 """The pass that renders: rows in, parts with finished lines out, then one folder.
 
-Guarantee: parts end at places that depend on the rows alone, so the folder has the same bytes
-whether or not prep was killed in between, and whatever the number of processes.
+Guarantee: a chunk's lines are one frame, and chunks end at places that depend on the rows alone;
+parts end between chunks. So the folder has the same bytes whether or not prep was killed in
+between, and whatever the number of processes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +16,7 @@ from pathlib import Path
 
 import zstandard
 
+from eagled.errors import EagledError
 from eagled.prepared import CONVERSATIONS_NAME, KEYS_NAME, NEAR_NAME, REJECTS_NAME, ZSTD_LEVEL
 from eagled.readers.sources import SourceRow
 from eagled.workers.preparation.chunks import chunks_of
@@ -71,15 +74,19 @@ class LinePass:
             return
         stage, part = self._stage, _Open()
         chunks = chunks_of(rows(self.counts.rows))
-        for done in stage.crew.work(stage.job, chunks, self._ledger.judge):
-            self._add(part, done)
-            if stage.teller.due():
-                stage.teller.tell(total_of(self._before, self.counts, part.counts))
-            if self._count and self.counts.kept + part.counts.kept >= self._count:
-                break
-            if part.size.full:
-                self._write(part, last=False)
-                part = _Open()
+        try:
+            for done in stage.crew.work(stage.job, chunks, self._ledger.judge):
+                self._add(part, done)
+                if stage.teller.due():
+                    stage.teller.tell(total_of(self._before, self.counts, part.counts))
+                if self._count and self.counts.kept + part.counts.kept >= self._count:
+                    break
+                if part.size.full:
+                    full, part = part, _Open()
+                    self._write(full, last=False)
+        except BaseException:
+            self._save(part)
+            raise
         self._write(part, last=True)
 
     def _add(self, part: _Open, done: Done) -> None:
@@ -98,6 +105,12 @@ class LinePass:
                 part.counts.keep(outcome)
             else:
                 part.rejects.append(part.counts.refuse(done.chunk.rows[place], outcome))
+
+    def _save(self, part: _Open) -> None:
+        """Write an open part because the pass ends early; what cannot be written is done again."""
+        if part.counts.rows:
+            with contextlib.suppress(EagledError, OSError):
+                self._write(part, last=False)
 
     def _write(self, part: _Open, *, last: bool) -> None:
         sections = {

@@ -7,6 +7,7 @@ gets its identity and, where wanted, its MinHash signature.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from eagled.decontaminate import Exclusions
 from eagled.dedup import signature_of
@@ -14,9 +15,10 @@ from eagled.errors import RowRejectedError
 from eagled.printable import printable
 from eagled.readers import format_named, read_row
 from eagled.readers.base import source_id_of
+from eagled.readers.pick import pick
 from eagled.readers.sources import SourceRow
 from eagled.text.canonical import canonical
-from eagled.text.identity import conversation_uid, dedup_key, normalised
+from eagled.text.identity import conversation_uid, normalised, question_key
 from eagled.text.messages import Conversation, Role
 from eagled.text.rows import Candidate
 from eagled.types import RowReason
@@ -35,6 +37,7 @@ class Screen:
         self._include = [re.compile(pattern) for pattern in job.dataset.include]
         self._exclude = [re.compile(pattern) for pattern in job.dataset.exclude]
         self._signs = prep.near != "off"
+        self._seed = job.config.run.seed
 
     def look(self, row: SourceRow) -> tuple[Candidate, Passed] | Refused:
         """Return a row's candidate with its marks, or why it is left out."""
@@ -52,8 +55,11 @@ class Screen:
         raw = read_row(row.value, self._format)
         conversation = canonical(raw, self._dataset.mode)
         self._filter(row, conversation)
+        key = question_key(conversation)
+        targets = pick(conversation.targets, self._dataset.turns, self._seed, key.hex())
+        conversation = replace(conversation, targets=targets)
         uid = conversation_uid(self._dataset.name, conversation)
-        return Candidate(row, conversation, uid, dedup_key(conversation.messages))
+        return Candidate(row, conversation, uid, key)
 
     def _filter(self, row: SourceRow, conversation: Conversation) -> None:
         asked = [m.content for m in conversation.messages if m.role is Role.USER]
@@ -75,6 +81,8 @@ class Screen:
 
     @staticmethod
     def _signature(conversation: Conversation) -> bytes | None:
+        if conversation.trajectory:  # several runs at one task are no duplicates
+            return None
         asked = (m.content for m in conversation.messages if m.role is Role.USER)
         return signature_of(map(normalised, asked))
 

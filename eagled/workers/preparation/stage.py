@@ -32,8 +32,9 @@ class Stage:
 
     def rows(self, *, skip: int) -> Iterator[SourceRow]:
         """Yield the source's rows behind the first `skip`, up to `read_rows`."""
-        most = self.job.dataset.read_rows or None
-        return itertools.islice(self.source.rows(), skip, most)
+        most = self.job.dataset.read_rows
+        rows = self.source.rows(skip)
+        return itertools.islice(rows, max(0, most - skip)) if most else rows
 
 
 @dataclass(slots=True)
