@@ -27,7 +27,6 @@ EXIT_PIPE = 141  # what a shell reports for SIGPIPE
 app = typer.Typer(
     name="eagled",
     help="From prompts and a served target model to a trained, deployed and measured EAGLE-3 draft",
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     no_args_is_help=True,
@@ -41,8 +40,21 @@ app.add_typer(service.app, name="service")
 
 def _show_version(value: bool) -> None:  # noqa: FBT001 - the signature of a typer callback
     if value:
-        typer.echo(f"eagled {__version__}")
+        typer.echo(f"eagled {__version__} ({_build()})")
         raise typer.Exit
+
+
+def _build() -> str:
+    """Return what a report of a fault has to name beside the version."""
+    import platform
+    import sqlite3
+
+    from eagled.control.protocol import API_VERSION
+
+    return (
+        f"control API {API_VERSION}, Python {platform.python_version()}, "
+        f"SQLite {sqlite3.sqlite_version}, {platform.system()} {platform.machine()}"
+    )
 
 
 @app.callback()

@@ -114,6 +114,13 @@ class ServerConfig(_Section):
     """File that holds the key (mode 0600); never put a key into this file."""
     max_in_flight: int = Field(default=0, ge=0)
     """Most requests at once on this endpoint; 0 leaves it to the lanes."""
+    launch: tuple[str, ...] = ()
+    """Command that the daemon starts this server with, starts again when it dies or hangs, and
+    ends with itself; `["serve"]` is what `eagled serve` runs. Empty: somebody else starts it."""
+    launch_keep: bool = False
+    """Leave a launched server running when the daemon stops; the next daemon takes it over."""
+    launch_timeout_s: float = Field(default=3600, gt=0)
+    """Longest time from start to first answer of a launched server; big models load slowly."""
 
 
 class LaneConfig(_Section):
@@ -319,6 +326,82 @@ class VocabConfig(_Section):
     """Ids that are in whatever their count; control tokens always are."""
 
 
+class TrainConfig(_Section):
+    """Training of the draft."""
+
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N; with torchrun each process takes the GPU of its rank."""
+    threads: int = Field(default=0, ge=0)
+    """CPU threads; 0 is all cores."""
+    ttt_steps: int = Field(default=5, ge=1, le=16)
+    """Steps of training-time test; at least as many as the server shall guess ahead."""
+    decay: float = Field(default=0.8, gt=0, le=1)
+    """Weight of each further step's loss, relative to the one before it."""
+    loss: Literal["soft_ce", "kl"] = "soft_ce"
+    """soft_ce: cross-entropy with the target's distribution; kl: less its entropy (same
+    gradient)."""
+    start: Literal["target", "random"] = "target"
+    """Begin with the target's output head and norm, or with random ones."""
+    epochs: float = Field(default=3, gt=0)
+    """Passes over the training samples."""
+    max_steps: int = Field(default=0, ge=0)
+    """Optimiser steps at most; 0 is what the epochs give. The learning rate falls to its end over
+    these steps."""
+    batch_tokens: int = Field(default=8192, ge=16)
+    """Tokens of one forward pass; documents are packed without padding."""
+    accumulation: int = Field(default=1, ge=1)
+    """Forward passes of each process an optimiser step."""
+    max_tokens: int = Field(default=4096, ge=4)
+    """Longest sample; a longer one is cut at its end. Drafts are poor beyond what they saw."""
+    lr: float = Field(default=3e-4, gt=0)
+    """Highest learning rate (AdamW, betas 0.9 and 0.95)."""
+    warmup: float = Field(default=0.03, ge=0, lt=1)
+    """Share of the steps in which the learning rate rises."""
+    lr_floor: float = Field(default=0.05, ge=0, le=1)
+    """Share of the highest learning rate that is left at the end of the cosine."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """Weight decay of matrices."""
+    clip: float = Field(default=1.0, gt=0)
+    """Largest norm of the gradient."""
+    ema: float = Field(default=0.0, ge=0, lt=1)
+    """Decay of a running mean of the weights, which is then evaluated and exported; 0 is off."""
+    compile: bool = True
+    """Fuse element-wise operations by torch.compile on a GPU (a minute at the start)."""
+    eval_every: int = Field(default=0, ge=0)
+    """Optimiser steps between held-out estimates; 0 is at the end of each epoch."""
+    eval_samples: int = Field(default=512, ge=1)
+    """Held-out samples of an estimate, at most."""
+    draft_steps: int = Field(default=0, ge=0, le=16)
+    """Guesses a verify step in estimates; 0 is `ttt_steps`."""
+    checkpoint_every: int = Field(default=200, ge=1)
+    """Optimiser steps between checkpoints; two are kept."""
+    intermediate_size: int = Field(default=0, ge=0)
+    """Width of the draft's MLP; 0 is the target's."""
+    heads: int = Field(default=0, ge=0)
+    """Query heads of the draft; 0 is the target's."""
+    kv_heads: int = Field(default=0, ge=0)
+    """Key-value heads of the draft; 0 is the target's."""
+    max_positions: int = Field(default=0, ge=0)
+    """Context that the exported draft declares; 0 is the target's."""
+
+
+class ServeConfig(_Section):
+    """How `eagled serve` (and `launch = ["serve"]`) starts SGLang."""
+
+    python: str = "python3"
+    """Python of SGLang's own environment."""
+    args: tuple[str, ...] = ()
+    """More flags for SGLang, such as `["--tp-size", "8"]`; one that would spoil the data is
+    refused."""
+    env: dict[str, str] = Field(default_factory=dict)
+    """More environment variables for SGLang."""
+    draft_args: tuple[str, ...] = (
+        "--speculative-num-steps", "3", "--speculative-eagle-topk", "1",
+        "--speculative-num-draft-tokens", "4",
+    )  # fmt: skip
+    """Flags of speculative decoding beside the draft itself, used with `--draft`."""
+
+
 class DaemonConfig(_Section):
     """The daemon itself."""
 
@@ -326,6 +409,10 @@ class DaemonConfig(_Section):
     """How long SIGTERM waits for running requests before it hands them back."""
     socket: Path | None = None
     """Control socket; None is <state_dir>/control.sock or systemd's runtime directory."""
+    group: str = Field(default="", pattern=r"^[A-Za-z0-9_.-]{0,32}$")
+    """A group that may use the socket too; the daemon's user must be in it. Empty is nobody else."""
+    group_may: Literal["read", "control"] = "read"
+    """What that group may do: look, or also change."""
     metrics_port: int = Field(default=0, ge=0, le=65_535)
     """Port on 127.0.0.1 for Prometheus; 0 is off (the socket always has /metrics)."""
     workers: Literal["spawn", "external"] = "spawn"
@@ -356,6 +443,8 @@ class Config(_Section):
     disk: DiskConfig = DiskConfig()
     merge: MergeConfig = MergeConfig()
     vocab: VocabConfig = VocabConfig()
+    train: TrainConfig = TrainConfig()
+    serve: ServeConfig = ServeConfig()
     daemon: DaemonConfig = DaemonConfig()
 
     @model_validator(mode="after")

@@ -21,6 +21,7 @@ from pydantic.fields import FieldInfo
 from eagled.config import Config
 
 _PATTERN_WORDS = {
+    r"^[A-Za-z0-9_.-]{0,32}$": "a group's name",
     r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$": (
         "1 to 64 of letters, digits, '.', '_', '-', starting with a letter or digit"
     ),

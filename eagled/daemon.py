@@ -31,6 +31,7 @@ from eagled.config_load import LoadedConfig
 from eagled.control.context import Control
 from eagled.control.desks import ExtractDesk, TextDesk
 from eagled.control.doorbell import Doorbell
+from eagled.control.peers import Access
 from eagled.control.protocol import check_socket_path
 from eagled.control.server import serve_control
 from eagled.daemon_actions import DaemonActions
@@ -45,6 +46,7 @@ from eagled.daemon_runtime import (
     Runtime,
     lane_chooser,
 )
+from eagled.daemon_servers import launch_servers
 from eagled.daemon_shards import reconcile_shards
 from eagled.daemon_watch import TICK_S, Watch, write_snapshot
 from eagled.daemon_workers import ring_on_results, worker_ended, worker_started
@@ -195,8 +197,15 @@ class Daemon:
         """Open the socket, start generation and workers, and say that the daemon is ready."""
         store, config = runtime.store, self._config
         control = Control(store, actions, runtime.text, runtime.extract, runtime.doorbell)
-        await stack.enter_async_context(serve_control(control, socket, config.daemon.metrics_port))
+        access = Access.of_group(config.daemon.group, config.daemon.group_may)
+        await stack.enter_async_context(
+            serve_control(control, socket, config.daemon.metrics_port, access)
+        )
         runtime.apply_hold()
+        runtime.servers = await launch_servers(
+            config, self._paths, store, self._clock, runtime.clients
+        )
+        runtime.generator.restart_server = runtime.servers.restart
         await runtime.generator.start()
         self._spawn(ring_on_results(runtime), "doorbell")
         self._spawn(actions.enqueue_all(), "enqueue")
@@ -266,6 +275,8 @@ class Daemon:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._stop_generator(runtime, stop_s))
             group.create_task(self._stop_workers(runtime, stop_s))
+        if runtime.servers is not None:
+            await _bounded(runtime.servers.stop(), CLOSE_S, "ending launched servers")
         await _bounded(self._last_words(runtime, actions), STOP_S, "the last event")
 
     async def _stop_generator(self, runtime: Runtime, stop_s: float) -> None:

@@ -145,6 +145,7 @@ def drop_in(loaded: LoadedConfig, unit: str, instance: str) -> Iterator[str]:
         yield "ProtectHome=read-only"
     if unit == "eagled@.service":
         yield from _addresses(config)
+        yield from _group(config)
     if unit in _WITH_KEYS:
         yield from _credentials(config)
 
@@ -158,6 +159,14 @@ def _read_folders(config: Config) -> Iterator[Path]:
     for server in config.servers:
         if server.api_key_file is not None:
             yield server.api_key_file.parent
+
+
+def _group(config: Config) -> Iterator[str]:
+    """Yield what lets a group reach the socket; a private user table would hide the group."""
+    if config.daemon.group:
+        yield f"SupplementaryGroups={config.daemon.group}"
+        yield "PrivateUsers=no"
+        yield "RuntimeDirectoryMode=0751"
 
 
 def _credentials(config: Config) -> Iterator[str]:

@@ -1,8 +1,9 @@
-"""The control socket: born with mode 0600, open to root and the daemon's own user.
+"""The control socket: born with mode 0600, open to root, the daemon's own user and one group.
 
-Guarantee: nobody else can connect at any moment (the mode is set before the name exists); a stale
-socket file is removed only by the holder of the state directory's lock, who calls this. Price: a
-TCP port for Prometheus, if configured, serves /metrics and nothing else.
+Guarantee: nobody else can connect at any moment (the mode is set before the name exists, and
+widened to 0660 only for a configured group); a stale socket file is removed only by the holder of
+the state directory's lock, who calls this. Price: a TCP port for Prometheus, if configured, serves
+/metrics and nothing else.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from aiohttp import web
 from eagled.artifacts import disk_error
 from eagled.control.calls import REPLIES, Replies, speak
 from eagled.control.context import CONTROL, Control
-from eagled.control.peers import refuse_strangers
+from eagled.control.peers import Access, doorkeeper
 from eagled.control.protocol import check_socket_path
 from eagled.control.routes import add_routes, metrics
 from eagled.control.work import add_work_routes
@@ -28,12 +29,14 @@ from eagled.errors import ConfigError, EagledError
 MAX_BODY_BYTES = 256 << 20  # verdicts of one batch carry whole prompts
 STOP_S = 1.0  # open calls and streams at shutdown
 _SOCKET_MODE = 0o600
+_GROUP_MODE = 0o660
+_NOBODY_ELSE = Access()
 _BACKLOG = 128
 
 
-def build_app(control: Control) -> web.Application:
+def build_app(control: Control, access: Access) -> web.Application:
     """Return the application that answers on the socket."""
-    app = web.Application(middlewares=[refuse_strangers, speak], client_max_size=MAX_BODY_BYTES)
+    app = web.Application(middlewares=[doorkeeper(access), speak], client_max_size=MAX_BODY_BYTES)
     app[CONTROL] = control
     app[REPLIES] = Replies()
     add_routes(app)
@@ -42,7 +45,9 @@ def build_app(control: Control) -> web.Application:
 
 
 @asynccontextmanager
-async def serve_control(control: Control, path: Path, metrics_port: int = 0) -> AsyncIterator[None]:
+async def serve_control(
+    control: Control, path: Path, metrics_port: int = 0, access: Access = _NOBODY_ELSE
+) -> AsyncIterator[None]:
     """Answer on the unix socket `path`, and metrics on 127.0.0.1 if a port is given.
 
     The caller holds the lock of the state directory: what lies at `path` is stale.
@@ -50,10 +55,11 @@ async def serve_control(control: Control, path: Path, metrics_port: int = 0) -> 
     Raises:
         UsageError: if the path is too long for a unix socket.
         ConfigError: if the path is not a socket, or the port is taken.
+        EagledError: if the socket cannot be given to the group (the daemon's user must be in it).
         DiskError: if the folder cannot be written.
     """
-    sock = bind_socket(path)
-    runner = web.AppRunner(build_app(control), shutdown_timeout=STOP_S, access_log=None)
+    sock = bind_socket(path, access)
+    runner = web.AppRunner(build_app(control, access), shutdown_timeout=STOP_S, access_log=None)
     try:
         await runner.setup()
         await web.SockSite(runner, sock, backlog=_BACKLOG).start()
@@ -70,8 +76,8 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-def bind_socket(path: Path) -> sockets.socket:
-    """Return a bound socket that only the owner can connect to."""
+def bind_socket(path: Path, access: Access = _NOBODY_ELSE) -> sockets.socket:
+    """Return a bound socket that only the owner, and the group of `access`, can connect to."""
     check_socket_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -81,6 +87,9 @@ def bind_socket(path: Path) -> sockets.socket:
         sock = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM | sockets.SOCK_CLOEXEC)
         os.fchmod(sock.fileno(), _SOCKET_MODE)  # before bind: the name is born with this mode
         sock.bind(str(path))
+        if access.gid is not None:
+            os.chown(path, -1, access.gid)
+            path.chmod(_GROUP_MODE)
     except OSError as exc:
         raise disk_error(exc, path) or EagledError(f"cannot listen on {path}: {exc}") from exc
     return sock

@@ -30,7 +30,7 @@ def add_work_routes(app: web.Application) -> None:
 
 def _pid(request: web.Request) -> int:
     peer = peer_of(request)
-    assert isinstance(peer, Peer)  # noqa: S101 - refuse_strangers has let it in
+    assert isinstance(peer, Peer)  # noqa: S101 - the doorkeeper has let it in
     return peer.pid
 
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from eagled.control.client import ControlClient
 from eagled.control.context import Control
 from eagled.control.desks import ExtractDesk, TextDesk
 from eagled.control.doorbell import Doorbell
+from eagled.control.peers import Access
 from eagled.control.server import bind_socket, serve_control
 from eagled.errors import (
     ArtifactError,
@@ -114,7 +116,11 @@ class Rig:
 
 
 @asynccontextmanager
-async def serving(folder: Path, prompts: int = 4) -> AsyncIterator[Rig]:
+async def serving(
+    folder: Path,
+    prompts: int = 4,
+    access: Access = Access(),  # noqa: B008 - frozen
+) -> AsyncIterator[Rig]:
     """Serve the control API of a store with `prompts` queued samples."""
     async with await open_store(folder / "state", CONFIG) as store:
         await add_prompts(store, CONFIG, [[1, 2, i + 3] for i in range(prompts)])
@@ -122,7 +128,7 @@ async def serving(folder: Path, prompts: int = 4) -> AsyncIterator[Rig]:
         text = TextDesk(store, bell, lambda _: "short", lambda: True)
         extract = ExtractDesk(store, bell, lambda: True)
         control = Control(store, actions, text, extract, bell)
-        async with serve_control(control, folder / "c.sock"):
+        async with serve_control(control, folder / "c.sock", access=access):
             yield Rig(store, actions, folder / "c.sock", text, extract)
 
 
@@ -164,6 +170,63 @@ async def test_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
             await client.post("/v1/pause")
 
     assert [] == rig.actions.called
+
+
+AS_ANOTHER = """
+import os, sys
+import http.client, socket
+path, group = sys.argv[1], int(sys.argv[2])
+os.setgroups([group]); os.setgid(65534); os.setuid(65534)
+for verb, what in (("GET", "/v1/status"), ("POST", "/v1/pause")):
+    try:
+        sock = socket.socket(socket.AF_UNIX)
+        sock.connect(path)
+        head = [f"{verb} {what} HTTP/1.1", "Host: x", "Eagled-Api: 1", "Connection: close"]
+        sock.sendall("\\r\\n".join([*head, "Content-Length: 2", "", "{}"]).encode())
+        reply = b"".join(iter(lambda: sock.recv(65536), b"")).decode()
+        print("done" if " 200 " in reply.splitlines()[0] else reply.splitlines()[-1])
+    except OSError as exc:
+        print(exc)
+"""
+GROUP = 54_321
+
+
+async def _as_another_user(path: Path, group: int) -> list[str]:
+    """Look and change as another user of a group; return what came of each."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", AS_ANOTHER, str(path), str(group), stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await process.communicate()
+    return out.decode().splitlines()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize(
+    ("access", "group", "looked", "changed"),
+    [
+        (Access(), GROUP, "Permission", "Permission"),
+        (Access(GROUP), GROUP + 1, "Permission", "Permission"),
+        (Access(GROUP), GROUP, "done", "may look but not change"),
+        (Access(GROUP, control=True), GROUP, "done", "done"),
+    ],
+)
+async def test_a_group_may_do_what_it_was_given(
+    access: Access, group: int, looked: str, changed: str
+) -> None:
+    """A real process of another user: outside the group nothing, inside it what is configured."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        os.chmod(name, 0o755)  # noqa: PTH101, S103 - the socket's own mode is what is tested
+        async with serving(Path(name), access=access) as rig:
+            told = await _as_another_user(rig.socket, group)
+
+    assert [True, True] == [looked in told[0], changed in told[1]], told
+    assert (["pause 65534"] if changed == "done" else []) == rig.actions.called
+
+
+def test_a_group_that_is_not_there_is_a_mistake_in_the_configuration() -> None:
+    """The message names the setting."""
+    with pytest.raises(ConfigError, match=r"daemon.group = 'no-such-group'"):
+        Access.of_group("no-such-group", "read")
 
 
 class _StrangeCred:

@@ -222,3 +222,16 @@ def test_uninstalling_takes_what_installing_brought(tmp_path: Path) -> None:
     assert [mine] == [path for path in system.rglob("*") if path.is_file()]
     with pytest.raises(UsageError, match="r2"):
         uninstall_units("r2", root)
+
+
+def test_a_group_at_the_socket_is_let_through(tmp_path: Path) -> None:
+    """The daemon is in the group, sees it, and the socket's folder can be passed."""
+    (tmp_path / "eagled.toml").write_text(
+        '[target]\nmodel = "/models/m"\n[daemon]\ngroup = "ops"\n'
+    )
+    loaded = load_config(tmp_path / "eagled.toml", environ={})
+    files = unit_files(loaded, "r1", tmp_path / "root")
+    system = tmp_path / "root/etc/systemd/system"
+    lines = files[system / "eagled@r1.service.d/10-eagled.conf"].splitlines()
+
+    assert {"SupplementaryGroups=ops", "PrivateUsers=no", "RuntimeDirectoryMode=0751"} <= set(lines)
