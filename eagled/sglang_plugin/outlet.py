@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -144,7 +145,7 @@ def _pin(memory: torch.Tensor) -> None:
     """Make the ring a direct target of GPU copies."""
     if not torch.cuda.is_available():
         return
-    code = torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0)
+    code = _cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0)
     if int(code) != 0:
         _log.warning(
             "capture ring is not pinned (CUDA error %s): copies will hold up the scheduler; "
@@ -155,4 +156,8 @@ def _pin(memory: torch.Tensor) -> None:
 
 def _unpin(memory: torch.Tensor) -> None:
     if torch.cuda.is_available():
-        torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())
+        _cudart().cudaHostUnregister(memory.data_ptr())
+
+
+def _cudart() -> Any:
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call] # as torch ships it

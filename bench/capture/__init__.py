@@ -1,0 +1,1 @@
+"""Capture measured on a GPU machine with real SGLang; see `gpu_run.py`."""

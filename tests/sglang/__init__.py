@@ -1,0 +1,1 @@
+"""The capture plugin against real SGLang on the CPU (`make test-sglang`)."""
