@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 from aiohttp import web
@@ -16,6 +17,7 @@ from eagled.errors import UsageError
 from eagled.types import Fence, ShardMember, ShardRecord, TextVerdict
 
 _MEMBER_FIELDS = 4
+_SHARD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}\.safetensors")
 
 
 def add_work_routes(app: web.Application) -> None:
@@ -86,6 +88,8 @@ async def commit_shard(request: web.Request, control: Control) -> dict[str, Any]
     """POST /v1/work/extract/commit: a complete shard file."""
     body = await body_of(request, bodies.ExtractCommitBody)
     record = from_wire(ShardRecord, body.shard)
+    if not _SHARD_NAME.fullmatch(record.name):
+        raise UsageError(f"shard.name: {record.name!r} is not the name of a file among the shards")
     members = [_member(row) for row in body.members]
     result = await control.extract.commit(record, members)
     return {"accepted": result.accepted, "stale": result.stale}
