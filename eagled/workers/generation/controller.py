@@ -45,11 +45,11 @@ class Rules:
 
     fill: float = 0.95  # share of the cache that may be in use before less is sent
     fill_least: float = 0.80  # how far retractions can bring that down
-    fill_cut: float = 0.02  # by how much one retraction does
+    fill_cut: float = 0.015  # by how much one retraction does
     fill_rise_per_s: float = 0.0001  # and how fast it comes back
     over: float = 1.10  # expected tokens of everything in flight, as a share of the cache
     over_least: float = 0.6
-    over_cut: float = 0.9
+    over_cut: float = 0.95
     over_rise_per_s: float = 0.001
     cut: float = 0.9  # share of the tokens in flight that stays after a retraction
     hold_s: float = 20.0  # no growth for so long after a retraction
@@ -57,6 +57,12 @@ class Rules:
     queue_most: int = 64
     queue_looks: float = 2.0  # looks that the server's queue is to last
     grow_per_s: float = 0.02  # least growth where there is headroom
+    free: float = 0.6  # share of the cache below which a wider batch is a matter of speed only
+    slack: float = (
+        0.03  # how far below `fill` the cache stays when answers are shorter than expected
+    )
+    over_most: float = 1.5  # how far that can raise `over`
+    turnover: float = 1.0  # answers for each request in flight before speed is judged
     bound: float = 0.97  # the target counts as used up from this share on
 
 
@@ -145,8 +151,10 @@ def step(state: State, seen: Observation, rules: Rules) -> State:
         return replace(state, reason=Reason.BLIND, last=seen)
     thrown = new_retractions(state, seen)
     state = _after_retractions(state, seen, thrown, rules)
-    ladder = state.ladder.after(seen.at_s, seen.running, seen.tok_per_s, seen.graphs)
-    state = replace(state, ladder=ladder)
+    if seen.ended > rules.turnover * seen.in_flight:
+        free = seen.usage < rules.free
+        ladder = state.ladder.after(seen.at_s, seen.running, seen.tok_per_s, seen.graphs, free=free)
+        state = replace(state, ladder=ladder)
     budget, reason = _decide(state, seen, rules, thrown)
     places, reason = _places(state, seen, rules, reason)
     return replace(state, budget=budget, places=places, reason=reason, last=seen)
@@ -180,7 +188,11 @@ def _after_retractions(state: State, seen: Observation, thrown: int, rules: Rule
         return state
     passed_s = seen.at_s - state.last.at_s
     fill = min(rules.fill, state.fill + rules.fill_rise_per_s * passed_s)
-    over = min(rules.over, state.over + rules.over_rise_per_s * passed_s)
+    cautious = state.over < rules.over or (
+        state.reason is Reason.EXPECTED and seen.usage < state.fill - rules.slack
+    )
+    rise = rules.over_rise_per_s * passed_s if cautious else 0.0
+    over = min(rules.over_most, state.over + rise)
     return replace(state, fill=fill, over=over)
 
 

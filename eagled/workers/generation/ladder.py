@@ -1,12 +1,12 @@
 """Whether more requests at once are any faster, judged by the server's own throughput.
 
-Guarantee: pure; a decision needs a full window of looks on both sides, taken while the batch was
+Guarantee: pure; a decision needs a full window of readings on both sides, taken while the batch was
 steady, so that one slow second decides nothing.
 
 Two questions are asked:
 
 - Where the batch may grow (memory allows it): was the last growth by `STEP` worth anything? If
-  not, that is the plateau; it is tried again after `RETRY_S`.
+  not, that is the plateau; it is tried again after `AGAIN_S`.
 - The server decodes more at once than it has CUDA graphs for: is it faster with no more than that?
   Tried once the batch is steady: less for a minute, then whichever was faster. Only there can a
   smaller batch be faster on a server whose queue is kept short and whose memory is not full.
@@ -19,13 +19,14 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 STEP = 1.15  # a rung is so much wider than the one below
-GAIN = 1.007  # the least gain that makes a rung worth taking
-WINDOW = 30  # looks that a judgement rests on
-SETTLE = 12  # looks that do not count after a change
+GAIN = 1.003  # the least gain that makes a rung worth taking
+WINDOW = 40  # different readings that a judgement rests on (a server makes one in 1 to 3 s)
+SETTLE = 8  # readings that do not count after a change
 QUANTILE = 0.7  # of throughput: looks with little prefill tell most of the batch
 REACH = 1.6  # a batch so many times wider than the graphs is faster for certain
 FASTER = 1.015  # what a smaller batch must show
-RETRY_S = 900.0
+AGAIN_S = 300.0  # a plateau is tried again after so long
+RETRY_S = 3600.0  # and the narrow batch
 
 
 class Trial(StrEnum):
@@ -50,6 +51,7 @@ class Ladder:
     trial: Trial = Trial.NONE
     wide: float = 0.0
     graphs: int = 0
+    latest: float = 0.0
 
     @property
     def plateau(self) -> int | None:
@@ -61,13 +63,19 @@ class Ladder:
         """Return the batch that is tried, or kept, because it is faster; 0 is none."""
         return self.graphs if self.trial in (Trial.NARROW, Trial.KEPT) else 0
 
-    def after(self, at_s: float, running: int, tok_per_s: float, graphs: int) -> Ladder:
-        """Return it with one more look; `graphs` is the largest batch with a graph, 0 unknown."""
-        if not running or not tok_per_s:
+    def after(
+        self, at_s: float, running: int, tok_per_s: float, graphs: int, *, free: bool
+    ) -> Ladder:
+        """Return it with one more look.
+
+        `graphs` is the largest batch with a graph, 0 unknown; `free` says that memory would allow
+        a wider batch. A reading that the server has not renewed counts once.
+        """
+        if not running or not tok_per_s or tok_per_s == self.latest:
             return self
         ladder = self if at_s < self.retry_at_s else self._again()
-        ladder = ladder._measure(running, tok_per_s)
-        return ladder._judge(at_s, running, graphs)
+        ladder = replace(ladder, latest=tok_per_s).measured(running, tok_per_s)
+        return ladder.judged(at_s, running, graphs, free=free)
 
     def _again(self) -> Ladder:
         """Forget old judgements: the work, and so their ground, may have changed."""
@@ -75,7 +83,8 @@ class Ladder:
             return self
         return replace(self, stopped_at=None, trial=Trial.NONE, retry_at_s=float("-inf"))
 
-    def _measure(self, running: int, tok_per_s: float) -> Ladder:
+    def measured(self, running: int, tok_per_s: float) -> Ladder:
+        """Return it with one more reading; a new rung or side begins with an empty window."""
         rung = int(math.log(running, STEP))
         if self.trial is not Trial.NARROW and abs(rung - self.rung) > 1:
             return replace(self, rung=rung, rates=(), skip=SETTLE, below=0.0)
@@ -87,7 +96,8 @@ class Ladder:
             return replace(self, skip=self.skip - 1)
         return replace(self, rates=(*self.rates[1 - WINDOW :], tok_per_s))
 
-    def _judge(self, at_s: float, running: int, graphs: int) -> Ladder:
+    def judged(self, at_s: float, running: int, graphs: int, *, free: bool) -> Ladder:
+        """Return it with the judgement that a full window allows."""
         if len(self.rates) < WINDOW:
             return self
         rate = typical(self.rates)
@@ -99,8 +109,8 @@ class Ladder:
             return replace(
                 self, trial=Trial.NARROW, wide=rate, graphs=graphs, rates=(), skip=SETTLE
             )
-        if self.below and rate < GAIN * self.below and self.stopped_at is None:
-            return replace(self, stopped_at=self.rung, retry_at_s=at_s + RETRY_S)
+        if free and self.below and rate < GAIN * self.below and self.stopped_at is None:
+            return replace(self, stopped_at=self.rung, retry_at_s=at_s + AGAIN_S)
         return self
 
 
