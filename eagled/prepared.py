@@ -140,7 +140,7 @@ def read_prepared(
 
 
 def _homeless(turn: NewTurn) -> bool:
-    """Return whether a turn has a prompt that no lane takes (later turns of agent runs have one)."""
+    """Return whether a turn has a prompt that no lane takes."""
     return turn.prompt is not None and turn.output is None and turn.lane is None
 
 
