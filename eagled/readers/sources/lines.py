@@ -7,7 +7,7 @@ a line feed counts; blank lines are not rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import BinaryIO
 
 from eagled.errors import RowRejectedError
@@ -20,12 +20,21 @@ MAX_ROW_BYTES = (
 _BOM = b"\xef\xbb\xbf"
 
 
-def read_lines(stream: BinaryIO, file: str) -> Iterator[SourceRow]:
-    """Yield one row for each line that is not blank."""
+def read_lines(stream: BinaryIO, file: str, skip: int = 0) -> Generator[SourceRow, None, int]:
+    """Yield one row for each line that is not blank, behind the first `skip` of them.
+
+    Returns:
+        How many rows there are in all.
+    """
+    rows = 0
     for number, line in enumerate(_split(stream)):
         bare = line.removeprefix(_BOM) if number == 0 else line
-        if bare.strip():
+        if not bare.strip():
+            continue
+        rows += 1
+        if rows > skip:
             yield _row(bare, file, number)
+    return rows
 
 
 def _split(stream: BinaryIO) -> Iterator[bytes]:

@@ -8,12 +8,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import zstandard
 
 from eagled.config import DatasetConfig
 from eagled.errors import ArtifactError, ConfigError, UnreachableError
-from eagled.readers.sources import array, hub, lines, open_source
+from eagled.readers.sources import array, lines, open_source
 from eagled.types import RowReason
 from tests.faults import fault_file
 from tests.prep_kit import rows_of, write_jsonl
@@ -163,31 +165,6 @@ def test_broken_parquet_is_named(tmp_path: Path) -> None:
         rows_of(tmp_path / "x.parquet")
 
 
-def test_a_hub_id_streams_through_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows come in order, at the resolved commit, without keys that other rows brought."""
-    import datasets
-
-    asked: dict[str, Any] = {}
-
-    def load(path: str, **kwargs: Any) -> list[dict[str, Any]]:
-        asked.update(kwargs, path=path)
-        return [{"prompt": "q", "input": None}]
-
-    monkeypatch.setattr(hub, "resolve_revision", lambda _dataset: "abc")
-    monkeypatch.setattr(datasets, "load_dataset", load)
-    source = open_source(DatasetConfig(name="d", source="owner/name", split="train_sft"))
-
-    assert [{"prompt": "q"}] == [row.value for row in source.rows()]
-    assert asked == {
-        "path": "owner/name",
-        "name": None,
-        "split": "train_sft",
-        "revision": "abc",
-        "streaming": True,
-    }
-    assert source.identity["revision"] == "abc"
-
-
 def test_an_unreachable_hub_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """Offline is not an empty dataset: the message names the set and the way out."""
     import huggingface_hub
@@ -198,3 +175,83 @@ def test_an_unreachable_hub_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", refuse)
     with pytest.raises(UnreachableError, match=r"owner/name.*no route.*folder as `source`"):
         open_source(DatasetConfig(name="d", source="owner/name"))
+
+
+@pytest.mark.parametrize("skip", range(7))
+def test_reading_can_begin_behind_any_row(tmp_path: Path, skip: int) -> None:
+    """Over files of every kind, `rows(skip)` is the tail of `rows()`, faulty rows included."""
+    write_jsonl(tmp_path / "a.jsonl", {"n": 0}, {"n": 1})
+    (tmp_path / "b.json").write_text('[{"n": 2}, {"n": ]')
+    (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(b'{"n": 4}\n' * 500)[:-9])
+    pq.write_table(pa.Table.from_pylist([{"n": 5}, {"n": 6}]), tmp_path / "d.parquet")
+    source = open_source(DatasetConfig(name="d", source=str(tmp_path)))
+    whole = list(source.rows())
+
+    assert whole[skip:] == list(source.rows(skip))
+    assert [] == list(source.rows(len(whole)))
+    assert whole[-1:] == list(source.rows(len(whole) - 1))
+
+
+def test_objects_over_several_lines_are_rows(tmp_path: Path) -> None:
+    """A file of pretty-printed objects, however it is called, gives one row an object."""
+    values = [{"a": 1, "b": {"c": [1, 2]}}, {"a": 2}]
+    for text in (
+        "\n".join(json.dumps(v, indent=2) for v in values),
+        '{ "a": 1,\n  "b": {"c":\n[1,2]}}\n{"a": 2}',
+    ):
+        path = tmp_path / "rows.jsonl.gz"
+        path.write_bytes(gzip.compress(text.encode()))
+
+        assert values == [row.value for row in rows_of(path)]
+
+
+def test_a_broken_first_line_does_not_change_what_a_line_is(tmp_path: Path) -> None:
+    """JSON Lines whose first row is cut behind a comma stay JSON Lines."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"a": 1,\n{"a": 2}\n{"a": 3}\n')
+    rows = rows_of(path)
+
+    assert [RowReason.BAD_JSON_LINE, None, None] == [row.fault for row in rows]
+    assert [None, {"a": 2}, {"a": 3}] == [row.value for row in rows]
+
+
+def test_a_broken_row_does_not_read_the_whole_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is wrong in a row's middle is told without looking for its end in the whole file."""
+    monkeypatch.setattr(array, "_CHUNK_BYTES", 64)
+    stream = io.BytesIO(b'[{"a": nope}, ' + b", ".join(b'{"a": 1}' for _ in range(1000)) + b"]")
+    rows = array.read_array(stream, "f")
+    first = next(rows)
+
+    assert RowReason.BAD_JSON_LINE == first.fault
+    assert 64 == stream.tell()
+    assert 1000 == len(list(rows))
+
+
+def test_parquet_text_that_is_not_utf8_costs_one_row(tmp_path: Path) -> None:
+    """A broken string in a column names its row; its neighbours in the batch are read."""
+    values = [b"one", b"tw\xff", b"three"]
+    text = pa.StringArray.from_buffers(
+        3,
+        pa.py_buffer(b"\0\0\0\0\x03\0\0\0\x06\0\0\0\x0b\0\0\0"),
+        pa.py_buffer(b"".join(values)),
+    )
+    pq.write_table(pa.table({"prompt": text}), tmp_path / "x.parquet")
+    rows = rows_of(tmp_path / "x.parquet")
+
+    assert [{"prompt": "one"}, None, {"prompt": "three"}] == [row.value for row in rows]
+    assert (RowReason.BAD_ENCODING, "byte 0xff at 2 is not UTF-8") == (
+        rows[1].fault,
+        rows[1].detail,
+    )
+
+
+def test_files_of_a_folder_can_be_chosen(tmp_path: Path) -> None:
+    """`files` picks by pattern; a pattern that finds nothing is a configuration error."""
+    write_jsonl(tmp_path / "old.jsonl", {"n": 0})
+    write_jsonl(tmp_path / "new-1.jsonl", {"n": 1})
+    chosen = DatasetConfig(name="d", source=str(tmp_path), files=("new-*",))
+    none = DatasetConfig(name="d", source=str(tmp_path), files=("x*",))
+
+    assert [{"n": 1}] == [row.value for row in open_source(chosen).rows()]
+    with pytest.raises(ConfigError, match=r"no file matching x\*"):
+        open_source(none)
