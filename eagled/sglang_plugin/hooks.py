@@ -31,6 +31,7 @@ class _Process:
         self.settings = settings
         self.version = version
         self.tap: Tap | None = None  # of the scheduler that writes
+        self.writes = True  # whether this is the rank that writes; known once a model is there
         self.asked = True  # whether the batch in the model asks; CUDA graphs are made with it on
 
     # Start of a scheduler
@@ -44,7 +45,7 @@ class _Process:
     def start(self, result: None, scheduler: Any, server_args: Any, *_: Any, **__: Any) -> None:
         """Start the writer beside a scheduler of rank 0."""
         del result
-        if not versions.is_writing_rank():
+        if not self.writes:
             return
         model = scheduler.model_config
         facts = FileFacts(
@@ -62,6 +63,7 @@ class _Process:
     def set_layers(self, result: None, *_: Any, model: Any, **__: Any) -> None:
         """Set the captured boundaries, whatever the model class does to explicit ids."""
         del result
+        self.writes = versions.is_writing_rank()
         set_boundaries(model, self.settings.layers)
         _log.info("capture boundaries=%s model=%s", self.settings.layers, type(model).__name__)
 
@@ -102,7 +104,7 @@ class _Process:
         """Return aux and last side by side, [rows, (L+1)*D] bf16; None where nobody reads it."""
         if not rest[-1].capture_hidden_mode.is_full():
             return original(processor, hidden, before_norm, aux, *rest)
-        if not self.asked or aux is None or not versions.is_writing_rank():
+        if not self.asked or aux is None or not self.writes:
             return None
         chunks = [aux] if isinstance(aux, torch.Tensor) else list(aux)
         return torch.cat([*chunks, hidden], dim=-1).to(torch.bfloat16)
