@@ -125,7 +125,7 @@ def probe(renderer: Renderer) -> TemplateFacts:
     head_plain, stop_text, stop_id = _answer_frame(prober)
     form, called = _call_form(prober)
     reasoning_in, head_reasoning, think_close = _reasoning(prober, form)
-    cycle = prober.text([*_called(_REASONING), _tool_result()], form=form) or ""
+    cycle = prober.text([*_called(), _tool_result()], form=form) or ""
     declared = prober.text([_user()], tools=True) or ""
     later = prober.text([_user(), _answer(), Message(Role.SYSTEM, _SYSTEM), _user()]) or ""
     history = prober.text([_user(), _answer(reasoning=_EARLIER), _user()]) or ""

@@ -56,13 +56,31 @@ class Shapes:
     def _missing(self, request: Request) -> str | None:
         words = _Words()
         messages = [words.message(i, m) for i, m in enumerate(request.messages)]
-        tools = (words.tool(),) if request.tools else None
+        worded = replace(
+            request, messages=messages, tools=(words.tool(),) if request.tools else None
+        )
+        found = self._absent(worded, words.sentinels)
+        if not found and words.names:
+            # a result can show the name of its call in the id, where the call itself is lost
+            found = self._absent(replace(worded, messages=_unbound(messages)), words.sentinels)
+            found = found if all(one in words.names for one in found) else []
+        return f"the chat template does not print {found[0].part}" if found else None
+
+    def _absent(self, request: Request, sentinels: list[_Sentinel]) -> list[_Sentinel]:
+        """Return the words that a rendering lacks; none if the template refuses these words."""
         try:
-            text = self._renderer.render(replace(request, messages=messages, tools=tools))
+            text = self._renderer.render(request)
         except RowRejectedError:  # it looks into the texts; then the row's own check has to do
-            return None
-        found = next((s for s in words.sentinels if s.word not in text), None)
-        return None if found is None else f"the chat template does not print {found.part}"
+            return []
+        return [sentinel for sentinel in sentinels if sentinel.word not in text]
+
+
+def _unbound(messages: list[Message]) -> list[Message]:
+    """Return messages whose results name no call."""
+    return [
+        m if m.tool_call_id is None else replace(m, tool_call_id="functions.qzunboundx:0")
+        for m in messages
+    ]
 
 
 def _shape_of(request: Request) -> Shape:
@@ -78,6 +96,7 @@ class _Words:
     """Makes messages of the same shape out of sentinel words."""
 
     sentinels: list[_Sentinel] = field(default_factory=list)
+    names: list[_Sentinel] = field(default_factory=list)
     ids: dict[str, str] = field(default_factory=dict)  # the row's call id -> the sentinel call's
 
     def message(self, index: int, message: Message) -> Message:
@@ -106,6 +125,7 @@ class _Words:
 
     def _call(self, call: ToolCall, place: str, where: str) -> ToolCall:
         name = self._word(f"n{place}", f"the name {where}")
+        self.names.append(self.sentinels[-1])
         value = self._word(f"a{place}", f"the arguments {where}")
         call_id = f"functions.{name}:{len(self.ids)}"
         self.ids[call.id] = call_id
