@@ -53,6 +53,11 @@ class StatePaths:
         return self.root / "vocab"
 
     @property
+    def drafts(self) -> Path:
+        """Training runs and the drafts they make, one folder each."""
+        return self.root / "drafts"
+
+    @property
     def plans(self) -> Path:
         """`train_plan_vN.md`, newest last."""
         return self.root / "plans"

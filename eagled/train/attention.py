@@ -22,6 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from eagled.train.fused import fused
+
 _KERNELS: Any = torch.ops.aten  # with log-sum-exp, which `scaled_dot_product_attention` keeps back
 _GPU_FORWARD = _KERNELS._flash_attention_forward  # noqa: SLF001 - torch names its kernels so
 _GPU_BACKWARD = _KERNELS._flash_attention_backward  # noqa: SLF001 - as above
@@ -155,6 +157,7 @@ def _grouped(x: Tensor, n_kv: int) -> Tensor:
     return x.view(x.shape[0], n_kv, -1, x.shape[-1])
 
 
+@fused
 def _own_scores(q: Tensor, own_k: Tensor) -> Tensor:
     """Return scaled scores of the own keys, f32 [Q, S, N]."""
     grouped = _grouped(q, own_k.shape[2]).unsqueeze(1)  # [Q, 1, G, N/G, E]
@@ -162,6 +165,7 @@ def _own_scores(q: Tensor, own_k: Tensor) -> Tensor:
     return scores.flatten(2) / math.sqrt(q.shape[-1])
 
 
+@fused
 def _merge(
     q: Tensor, out: Tensor, lse: Tensor, own_k: Tensor, own_v: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -174,6 +178,7 @@ def _merge(
     return merged.to(out.dtype), joint.t().contiguous()
 
 
+@fused
 def _own_backward(
     grad: Tensor, q: Tensor, own_k: Tensor, own_v: Tensor, out: Tensor, lse: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:

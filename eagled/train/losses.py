@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
+from eagled.train.fused import fused
+
 LossName: TypeAlias = Literal["soft_ce", "kl"]
 _CHUNK_VALUES = 1 << 26  # float32 logits held at a time, 256 MB; some six such tensors live
 
@@ -92,6 +94,7 @@ def row_chunks(n: int, vocab: int) -> list[slice]:
     return [slice(i, min(i + size, n)) for i in range(0, max(n, 1), size)]
 
 
+@fused
 def _chunk(
     h: Tensor, head: Tensor, y: Tensor, teacher_head: Tensor, name: LossName
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
 from eagled.train.attention import Spans, attend
+from eagled.train.fused import fused
 from eagled.train.geometry import Geometry
 
 
@@ -55,7 +56,7 @@ class Norm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x normed, in x's dtype."""
-        return F.rms_norm(x.float(), self.weight.shape, self.weight.float(), self.eps).to(x.dtype)
+        return rms_norm(x, self.weight, self.eps)
 
 
 class Attention(nn.Module):
@@ -90,7 +91,7 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [Q, D]."""
-        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        out: Tensor = self.down_proj(swiglu(self.gate_proj(x), self.up_proj(x)))
         return out
 
 
@@ -165,6 +166,19 @@ class DraftHead(nn.Module):
         return angles.cos() * self.rope_scale, angles.sin() * self.rope_scale
 
 
+@fused
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Return x normed over its last dimension and scaled, in x's dtype."""
+    return F.rms_norm(x.float(), weight.shape, weight.float(), eps).to(x.dtype)
+
+
+@fused
+def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    """Return silu(gate) * up."""
+    return F.silu(gate) * up
+
+
+@fused
 def rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
     """Return x [rows, heads, E] rotated; halves are paired as Llama pairs them."""
     cos, sin = rope

@@ -31,6 +31,7 @@ class Document:
     Attributes:
         uid: its identity.
         dataset: where it comes from.
+        skip: tokens of the sample before row 0 that are not stored.
         tokens: x_{i+1}, i64 [R].
         supervised: the mask moved along with the tokens, bool [R].
         aux: a_i, [R, 3*Dt].
@@ -40,11 +41,17 @@ class Document:
 
     uid: str
     dataset: str
+    skip: int
     tokens: Tensor
     supervised: Tensor
     aux: Tensor
     last: Tensor
     teacher: Tensor
+
+    @property
+    def n_prompt(self) -> int:
+        """Tokens before the first supervised one, those that are not stored included."""
+        return self.skip + 1 + int(self.supervised.nonzero()[0, 0])
 
     def wanted(self, steps: int) -> Tensor:
         """Return where a row carries loss, bool [K, R]."""
@@ -85,6 +92,7 @@ def align(sample: Sample, max_tokens: int = 0) -> Document | None:
     document = Document(
         uid=sample["uid"],
         dataset=sample["dataset"],
+        skip=sample["skip"],
         tokens=targets[:rows],
         supervised=supervised[:rows],
         aux=sample["aux"][:rows],
@@ -92,6 +100,15 @@ def align(sample: Sample, max_tokens: int = 0) -> Document | None:
         teacher=row_of[1 : rows + 1],
     )
     return document if bool(document.wanted(1).any()) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Whose rows they are: sample, dataset, and how long its prompt is."""
+
+    uid: str
+    dataset: str
+    n_prompt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +122,7 @@ class Batch:
             index among the query rows, step, row of `last`.
         counts: rows with loss at each step, i64 [K].
         targets: i64 [M], the token that really follows each pick, x_{i+2+k}; -1 if there is none.
-        documents: how many are packed.
+        documents: what is packed, in order.
         owner: i64 [Q], the document of each query row.
     """
 
@@ -114,7 +131,7 @@ class Batch:
     picks: Tensor
     counts: Tensor
     targets: Tensor
-    documents: tuple[tuple[str, str], ...]
+    documents: tuple[Origin, ...]
     owner: Tensor
 
     @property
@@ -166,7 +183,7 @@ def pack(documents: Sequence[Document], steps: int) -> Batch:
     rows = Rows(
         aux=torch.cat([d.aux for d in documents]),
         tokens=torch.cat([d.tokens for d in documents]),
-        positions=torch.cat([torch.arange(n) for n in lengths]),
+        positions=torch.cat([torch.arange(len(d.tokens)) + d.skip for d in documents]),
         active=torch.cat(active),
         spans=Spans.of_lengths(lengths, queries),
     )
@@ -176,7 +193,7 @@ def pack(documents: Sequence[Document], steps: int) -> Batch:
         picks=lines[:, :3].contiguous(),
         counts=torch.bincount(lines[:, 1], minlength=steps),
         targets=lines[:, 3].contiguous(),
-        documents=tuple((d.uid, d.dataset) for d in documents),
+        documents=tuple(Origin(d.uid, d.dataset, d.n_prompt) for d in documents),
         owner=torch.repeat_interleave(torch.arange(len(queries)), torch.tensor(queries)),
     )
 

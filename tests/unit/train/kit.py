@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from eagled.config import TrainConfig
 from eagled.shards.reader import Sample
+from eagled.train.data import MemorySource, usable
 from eagled.train.geometry import Geometry
+from eagled.train.metrics import read_metrics
 from eagled.train.model import DraftHead
 from eagled.train.objective import TeacherView
 from eagled.train.rows import Batch, align, pack
+from eagled.train.teacher import Teacher
+from eagled.train.team import Team
+from eagled.train.trainer import HeldOut, RunSpec, Trainer
+from eagled.train.vocab import DraftVocab
 
 VOCAB, DRAFT_VOCAB, WIDTH = 96, 40, 32
 STEPS, DECAY = 4, 0.8
@@ -58,6 +66,7 @@ def sample(
     return Sample(
         uid=f"{seed:032x}",
         dataset=f"set{seed % 2}",
+        skip=0,
         input_ids=torch.randint(0, VOCAB, (n,), generator=generator),
         loss_mask=mask,
         aux=torch.randn(n - 1, 3 * WIDTH, generator=generator).to(dtype),
@@ -91,3 +100,62 @@ def shifted_inputs(samples: Sequence[Sample]) -> dict[str, Tensor]:
         )  # fmt: skip
     names = ("tokens", "aux", "y", "mask", "documents", "positions")
     return {n: torch.cat(list(p)) for n, p in zip(names, zip(*parts, strict=True), strict=True)}
+
+
+def target_ends(seed: int = 1) -> Teacher:
+    """Return the whole ends that `teacher_view` is a part of."""
+    view = teacher_view(seed)
+    head = 0.5 * torch.randn(VOCAB, WIDTH, generator=torch.Generator().manual_seed(seed + 50))
+    head[view.ids] = view.head
+    return Teacher(view.embed, head, torch.ones(WIDTH))
+
+
+def vocabulary() -> DraftVocab:
+    """Return the draft vocabulary of `teacher_view`."""
+    return DraftVocab.of_ids(teacher_view().ids.numpy(), VOCAB)
+
+
+def learnable(count: int, seed: int = 0) -> list[Sample]:
+    """Return samples whose next token can be told from the states and the token before it."""
+    ends = target_ends()
+    known = teacher_view().ids  # answers stay within the draft vocabulary
+    table = torch.arange(VOCAB)
+    table[known] = known[torch.randperm(len(known), generator=torch.Generator().manual_seed(5))]
+    result = []
+    for number in range(count):
+        made = sample(3 + number % 4, 8 + number % 5, seed + number)
+        ids = known[made["input_ids"] % len(known)]
+        for i in range(1, len(ids)):
+            ids[i] = table[ids[i - 1]]
+        made["input_ids"] = ids
+        made["aux"] = ends.embed[ids[:-1]].repeat(1, 3)
+        follows = ids[made["last_positions"] + 1]
+        made["last"] = 6.0 * ends.head[follows] / ends.head[follows].norm(dim=-1, keepdim=True)
+        result.append(made)
+    return result
+
+
+def spec(folder: Path, *, facts: dict[str, object] | None = None, **settings: object) -> RunSpec:
+    """Return a short run on the CPU."""
+    config = TrainConfig.model_validate(
+        {
+            "device": "cpu", "ttt_steps": 3, "epochs": 4, "batch_tokens": 48, "lr": 1e-2,
+            "checkpoint_every": 5, **settings,
+        }
+    )  # fmt: skip
+    return RunSpec(folder, config, 3, geometry(), vocabulary(), facts or {"corpus": "c1"})
+
+
+def trainer(run: RunSpec, samples: Sequence[Sample], held: Sequence[Sample] = ()) -> Trainer:
+    """Return a trainer that is alone on the CPU."""
+    team = Team(0, 1, torch.device("cpu"))
+    held_out = None
+    if held:
+        source = MemorySource(held)
+        held_out = HeldOut(source, usable(source), lambda n: "short" if n < 5 else "long")
+    return Trainer(run, team, target_ends(), MemorySource(samples), held_out)
+
+
+def lines(folder: Path) -> list[dict[str, object]]:
+    """Return the metrics of a run without its times."""
+    return [{k: v for k, v in line.items() if k != "timing"} for line in read_metrics(folder)]

@@ -1,0 +1,405 @@
+"""The training loop: from a plan of batches to checkpoints, metrics and a finished draft.
+
+Guarantee: the losses of a run depend on its settings, data and number of processes, not on where it
+was stopped: after a kill at any moment it goes on from its last checkpoint, cuts metrics.jsonl back
+to it, and on one CPU gives the same bits as a run that was never stopped. A checkpoint of another
+vocabulary, corpus, target or setting is refused with both values.
+Price: what was done since the last checkpoint is done again.
+
+The weights are float32; on a GPU, matrix products are done in bfloat16.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eagled.artifacts import require_same
+from eagled.config import TrainConfig
+from eagled.errors import ArtifactError
+from eagled.train.accept import Estimate, estimate
+from eagled.train.checkpoint import (
+    Checkpoint,
+    checkpoints,
+    load_checkpoint,
+    optimizer_tensors,
+    restore_optimizer,
+    save_checkpoint,
+)
+from eagled.train.data import Items, Loader, Plan, Source, make_plan, usable
+from eagled.train.fused import compile_fused
+from eagled.train.geometry import Geometry
+from eagled.train.metrics import Metrics, StepRecord
+from eagled.train.model import DraftHead
+from eagled.train.objective import Objective, StepSums, TeacherView, objective_loss
+from eagled.train.rows import Batch
+from eagled.train.schedule import Schedule
+from eagled.train.start import new_head
+from eagled.train.teacher import Teacher
+from eagled.train.team import Team
+from eagled.train.vocab import DraftVocab
+
+_BETAS = (0.9, 0.95)
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpec:
+    """What a run is made of, apart from its data.
+
+    Attributes:
+        folder: where checkpoints and metrics go.
+        config: settings.
+        seed: of weights and order.
+        geometry: shape of the draft.
+        vocab: its vocabulary.
+        facts: identity of target and data; a checkpoint of others is refused.
+    """
+
+    folder: Path
+    config: TrainConfig
+    seed: int
+    geometry: Geometry
+    vocab: DraftVocab
+    facts: Mapping[str, Any]
+
+    @property
+    def objective(self) -> Objective:
+        """How the K steps add up."""
+        return Objective(self.config.ttt_steps, self.config.decay, self.config.loss)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """Samples that are not trained on, and the lane of a prompt length if lanes are known."""
+
+    source: Source
+    items: Items
+    lane_of: Callable[[int], str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """How a run ended.
+
+    Attributes:
+        step: optimiser steps done.
+        total: optimiser steps planned.
+        before: estimate of the draft before its first step, None without held-out samples.
+        after: estimate at the end.
+        left_out: training samples without a supervised row.
+    """
+
+    step: int
+    total: int
+    before: Estimate | None
+    after: Estimate | None
+    left_out: int
+
+    @property
+    def finished(self) -> bool:
+        """Whether all planned steps were done."""
+        return self.step == self.total
+
+
+class Trainer:
+    """One process of a run."""
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        team: Team,
+        teacher: Teacher,
+        source: Source,
+        held_out: HeldOut | None = None,
+        report: Callable[[StepRecord], None] | None = None,
+    ) -> None:
+        """Plan the run, and make the head or read it from the last checkpoint.
+
+        Args:
+            spec: the run.
+            team: the processes.
+            teacher: the target's ends, on the CPU.
+            source: training samples.
+            held_out: for estimates; None makes none.
+            report: called with every step by the leading process.
+
+        Raises:
+            ArtifactError: if a checkpoint is of another run, or no sample carries loss.
+        """
+        c = spec.config
+        self.spec, self.team, self._source, self._held = spec, team, source, held_out
+        self._report = report or (lambda _: None)
+        self.stop = False
+        self.items = usable(source, c.max_tokens)
+        self.plan = _limited(_plan(self.items, c, spec.seed, team.world), c.max_steps)
+        self.schedule = Schedule(c.lr, len(self.plan), round(c.warmup * len(self.plan)), c.lr_floor)
+        ids = torch.from_numpy(spec.vocab.ids.copy())
+        self.head = new_head(spec.geometry, teacher, ids, start=c.start, seed=spec.seed)
+        self.head.to(team.device)
+        on_gpu = team.device.type == "cuda"
+        self._dtype = torch.bfloat16 if on_gpu else torch.float32
+        compile_fused(on_gpu and c.compile)
+        self.teacher = teacher_view(teacher, ids, team.device, self._dtype)
+        self.optimizer = _optimizer(self.head, c, fused=on_gpu)
+        self.mean = _copies(self.head) if c.ema else {}
+        self.metrics = Metrics(spec.folder) if team.leads else None
+        self.step = self._resume()
+
+    def run(self) -> TrainResult:
+        """Train to the end, or until `stop` is set; the last checkpoint is written either way."""
+        before = self._estimate() if self.step == 0 else None
+        if before is not None and self.metrics:
+            self.metrics.estimate(0, before)
+        after = self._loop()
+        if self.step == len(self.plan) and after is None:
+            after = self._estimate()
+        self._save()
+        self.team.wait()
+        return TrainResult(self.step, len(self.plan), before, after, self.items.left_out)
+
+    def _loop(self) -> Estimate | None:
+        """Do the steps that are left; return the estimate of the last one if it was made."""
+        latest = None
+        loader = Loader(
+            self._source, self.plan, steps=self.spec.config.ttt_steps, start=self.step,
+            max_tokens=self.spec.config.max_tokens, rank=self.team.rank, world=self.team.world,
+            pin=self.team.device.type == "cuda",
+        )  # fmt: skip
+        with loader:
+            pending: _Pending | None = None
+            for number, batches in loader:
+                current = self._optimise(number, batches)
+                self._log(pending)  # a step late, so that a GPU never waits for the log
+                pending, self.step = current, number + 1
+                latest = None
+                stopping = self.team.any(self.stop)
+                if stopping or self._due(self.step):
+                    self._log(pending)
+                    pending = None
+                if self._estimate_due(self.step):
+                    latest = self._estimate()
+                    if latest is not None and self.metrics:
+                        self.metrics.estimate(self.step, latest)
+                if stopping:
+                    break
+                if self.step % self.spec.config.checkpoint_every == 0:
+                    self._save()
+            self._log(pending)
+        return latest
+
+    def _optimise(self, number: int, batches: Sequence[Batch]) -> _Pending:
+        """Do one optimiser step."""
+        started = time.monotonic()
+        totals = sum((b.counts for b in batches), torch.zeros(self.spec.objective.steps))
+        totals = self.team.add_up(totals).cpu()
+        sums = torch.zeros(6, self.spec.objective.steps, dtype=torch.float64)
+        sums = sums.to(self.team.device)
+        loss = torch.zeros((), device=self.team.device)
+        for batch in batches:
+            moved = batch.to(self.team.device, self._dtype)
+            with self._autocast():
+                part, seen = objective_loss(
+                    self.head, moved, self.teacher, self.spec.objective, totals
+                )
+            part.backward()  # type: ignore[no-untyped-call]  # torch does not type it
+            loss += part.detach()
+            sums += seen.stacked().to(sums.device)
+        parameters = list(self.head.parameters())
+        self.team.add_up_gradients(parameters)
+        norm = torch.nn.utils.clip_grad_norm_(parameters, self.spec.config.clip)
+        rate = self.schedule.rate(number)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self._follow()
+        rows = sum(b.n_rows for b in batches)
+        return _Pending(number + 1, rate, loss, norm, sums, rows, started)
+
+    @torch.no_grad()
+    def _follow(self) -> None:
+        """Move the running mean of the weights."""
+        if self.mean:
+            decay = self.spec.config.ema
+            for name, weight in self.head.named_parameters():
+                self.mean[name].lerp_(weight.detach(), 1 - decay)
+
+    def _log(self, pending: _Pending | None) -> None:
+        if pending is None:
+            return
+        shared = torch.cat([pending.sums.flatten(), pending.loss.double().view(1)])
+        shared = self.team.add_up(torch.cat([shared, shared.new_tensor([float(pending.rows)])]))
+        if self.metrics is None:
+            return
+        values = shared.cpu()
+        k = self.spec.objective.steps
+        record = StepRecord(
+            step=pending.step, total=len(self.plan), epoch=self.plan.epoch_of(pending.step - 1),
+            lr=pending.rate, loss=float(values[-2]), grad_norm=float(pending.norm),
+            sums=StepSums.of_stacked(values[: 6 * k].view(6, k)), tokens=int(values[-1]),
+            seconds=time.monotonic() - pending.started,
+        )  # fmt: skip
+        self.metrics.step(record)
+        self._report(record)
+
+    def _due(self, step: int) -> bool:
+        """Return whether something after this step needs its log line written."""
+        every = self.spec.config.checkpoint_every
+        return step % every == 0 or step == len(self.plan) or self._estimate_due(step)
+
+    def _estimate_due(self, step: int) -> bool:
+        every = self.spec.config.eval_every
+        return step % every == 0 if every else step in self.plan.epoch_ends
+
+    def _estimate(self) -> Estimate | None:
+        """Return the held-out estimate; only the leading process makes one, others wait."""
+        if self._held is None:
+            return None
+        result = None
+        if self.team.leads:
+            with self.exported_weights():
+                result = estimate(
+                    self.head, self._held.source, self._held.items, self.teacher,
+                    steps=self.spec.config.draft_steps or self.spec.config.ttt_steps,
+                    batch_tokens=self.spec.config.batch_tokens, lane_of=self._held.lane_of,
+                    max_tokens=self.spec.config.max_tokens,
+                )  # fmt: skip
+        self.team.wait()
+        return result
+
+    @contextlib.contextmanager
+    def exported_weights(self) -> Iterator[DraftHead]:
+        """Give the head the weights that are exported: the running mean, if there is one."""
+        kept = _copies(self.head) if self.mean else {}
+        _assign(self.head, self.mean)
+        try:
+            yield self.head
+        finally:
+            _assign(self.head, kept)
+
+    def _autocast(self) -> torch.autocast:
+        kind = self.team.device.type
+        return torch.autocast(kind, torch.bfloat16, enabled=self._dtype == torch.bfloat16)
+
+    def _save(self) -> None:
+        if self.metrics is None:
+            return
+        tensors = {f"model.{k}": v.detach().cpu() for k, v in self.head.named_parameters()}
+        tensors |= {f"mean.{k}": v.cpu() for k, v in self.mean.items()}
+        tensors |= optimizer_tensors(self.optimizer, self._names())
+        tensors |= {
+            "d2t": torch.from_numpy(self.spec.vocab.d2t.copy()),
+            "t2d": torch.from_numpy(self.spec.vocab.t2d.copy()),
+        }
+        facts = {**_facts(self.spec, self.plan, self.team), **self.spec.facts}
+        save_checkpoint(
+            self.spec.folder / "checkpoints",
+            Checkpoint(self.step, tensors, facts, self.metrics.size()),
+        )
+
+    def _resume(self) -> int:
+        """Take over the newest checkpoint; return its step, 0 if there is none."""
+        found = checkpoints(self.spec.folder / "checkpoints")
+        if not found:
+            if self.metrics:
+                self.metrics.cut(0)
+            return 0
+        last = load_checkpoint(found[-1])
+        facts = {**_facts(self.spec, self.plan, self.team), **self.spec.facts}
+        for key, ours in facts.items():
+            require_same(key, ours, last.facts.get(key), where=str(found[-1]))
+        if not torch.equal(last.tensors["d2t"], torch.from_numpy(self.spec.vocab.d2t.copy())):
+            raise ArtifactError(f"{found[-1]} has another vocabulary than the one of this run")
+        _assign(self.head, _part(last.tensors, "model."))
+        for name, value in _part(last.tensors, "mean.").items():
+            self.mean[name].copy_(value)
+        restore_optimizer(self.optimizer, self._names(), last.tensors, last.step)
+        if self.metrics:
+            self.metrics.cut(last.metrics_bytes)
+        return last.step
+
+    def _names(self) -> dict[Tensor, str]:
+        return {parameter: name for name, parameter in self.head.named_parameters()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A step whose numbers may still be on their way from the GPU."""
+
+    step: int
+    rate: float
+    loss: Tensor
+    norm: Tensor
+    sums: Tensor
+    rows: int
+    started: float
+
+
+def teacher_view(
+    teacher: Teacher, ids: Tensor, device: torch.device, dtype: torch.dtype
+) -> TeacherView:
+    """Return what training needs of the target's ends, on the device."""
+    return TeacherView(
+        teacher.embed.to(device, dtype), teacher.head[ids].to(device, dtype), ids.to(device)
+    )
+
+
+def _plan(items: Items, c: TrainConfig, seed: int, world: int) -> Plan:
+    return make_plan(
+        items, epochs=c.epochs, batch_tokens=c.batch_tokens, batches=c.accumulation * world,
+        seed=seed,
+    )  # fmt: skip
+
+
+def _limited(plan: Plan, max_steps: int) -> Plan:
+    if not max_steps or max_steps >= len(plan):
+        return plan
+    ends = (*(e for e in plan.epoch_ends if e < max_steps), max_steps)
+    return Plan(plan.steps[:max_steps], ends)
+
+
+def _optimizer(head: DraftHead, c: TrainConfig, *, fused: bool) -> torch.optim.AdamW:
+    matrices = [p for p in head.parameters() if p.dim() > 1]
+    scales = [p for p in head.parameters() if p.dim() == 1]
+    groups = [
+        {"params": matrices, "weight_decay": c.weight_decay},
+        {"params": scales, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=c.lr, betas=_BETAS, fused=fused)
+
+
+def _copies(head: DraftHead) -> dict[str, Tensor]:
+    return {name: weight.detach().clone() for name, weight in head.named_parameters()}
+
+
+@torch.no_grad()
+def _assign(head: DraftHead, weights: Mapping[str, Tensor]) -> None:
+    for name, weight in head.named_parameters():
+        if name in weights:
+            weight.copy_(weights[name])
+
+
+def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+
+_NOT_OF_THE_RESULT = {"device", "threads", "compile", "checkpoint_every"}
+
+
+def _facts(spec: RunSpec, plan: Plan, team: Team) -> dict[str, Any]:
+    """Return what decides the result, so that a run is only continued as itself."""
+    settings = spec.config.model_dump(mode="json", exclude=_NOT_OF_THE_RESULT)
+    return {
+        **{f"train.{key}": value for key, value in settings.items()},
+        "seed": spec.seed,
+        "processes": team.world,
+        "steps": len(plan),
+        "geometry": spec.geometry.to_dict(),
+    }
