@@ -17,6 +17,7 @@ from typing import Any
 from eagled.config import Config, DatasetConfig
 from eagled.errors import RowRejectedError
 from eagled.lanes import lane_for
+from eagled.printable import printable
 from eagled.readers import read_row
 from eagled.readers.base import Format, source_id_of
 from eagled.readers.detect import found_format
@@ -79,7 +80,7 @@ class RowView:
         """Return the JSON object of `--json`; a key that says nothing is left out."""
         out: dict[str, Any] = {"file": self.file, "row": self.row}
         if self.conversation is None:
-            out |= {"outcome": "reject", "reason": self.reason, "detail": self.detail}
+            out |= {"outcome": "reject", "reason": self.reason, "detail": printable(self.detail)}
         else:
             out |= _accepted(self.conversation)
         if self.source_id is not None:

@@ -1,4 +1,4 @@
-"""Commands that work on files: prepare, look at lengths, plan, vocabulary, verify."""
+"""Commands that work on files: prepare, look at lengths, vocabulary, verify."""
 
 from __future__ import annotations
 
@@ -17,10 +17,16 @@ from eagled.commands.common import (
     say_json,
     warn,
 )
-from eagled.errors import ArtifactError, UnreachableError, UsageError
+from eagled.errors import ArtifactError, UsageError
+from eagled.types import Mode
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from eagled.config import Config
+    from eagled.cuts import Capacity
     from eagled.paths import StatePaths
+    from eagled.profile import LengthProfile
     from eagled.shards.verify import Finding, VerifyReport
 
 _NamesArgument = Annotated[list[str] | None, typer.Argument(help="Datasets; none is all.")]
@@ -28,15 +34,33 @@ _NamesArgument = Annotated[list[str] | None, typer.Argument(help="Datasets; none
 
 def register(app: typer.Typer) -> None:
     """Add the commands to `app`."""
-    for command in (prep, profile, plan, vocab, verify):
+    for command in (prep, profile, vocab, verify):
         app.command()(command)
 
 
-def prep(
+def prep(  # noqa: PLR0913 - one argument an option of the command
     names: _NamesArgument = None,
     *,
     force: Annotated[bool, typer.Option("--force", help="Replace what other inputs made.")] = False,
     formats: Annotated[bool, typer.Option("--formats", help="List the row formats.")] = False,
+    inspect: Annotated[
+        str | None,
+        typer.Option(
+            "--inspect",
+            metavar="FILE",
+            help="Show what becomes of each row of a file, folder, hub id or dataset; "
+            "prepare nothing.",
+        ),
+    ] = None,
+    row_format: Annotated[
+        str | None, typer.Option("--format", help="With --inspect: the row format.")
+    ] = None,
+    mode: Annotated[
+        Mode | None, typer.Option("--mode", help="With --inspect: whose answers count.")
+    ] = None,
+    rows: Annotated[
+        int, typer.Option("--rows", min=0, help="With --inspect: only the first rows; 0 is all.")
+    ] = 0,
     config: ConfigOption = None,
     settings: SetOption = None,
     as_json: JsonOption = False,
@@ -45,8 +69,18 @@ def prep(
     if formats:
         from eagled.readers import formats as known
 
-        say("\n".join(["auto", *(each.name for each in known())]))
+        say("\n".join(["auto", *(f"{each.name:32}{each.columns}" for each in known())]))
         return
+    if inspect is not None:
+        from eagled.commands.inspect_view import inspect_source
+
+        inspect_source(
+            inspect, format_name=row_format, mode=mode, most=rows, config=config,
+            settings=settings, as_json=as_json,
+        )  # fmt: skip
+        return
+    if row_format is not None or mode is not None or rows:
+        raise UsageError("--format, --mode and --rows go with --inspect FILE")
     from eagled.commands.prep_view import PrepDisplay, result_json, say_results
     from eagled.workers.prepare import prepare_all
 
@@ -61,33 +95,56 @@ def prep(
 def profile(
     names: _NamesArgument = None,
     *,
+    kv_tokens: Annotated[
+        int, typer.Option(help="KV memory in tokens; 0 asks the configured servers.")
+    ] = 0,
+    reply_tokens: Annotated[
+        int, typer.Option(help="Expected answer in tokens; 0 is generation.min_reply.")
+    ] = 0,
+    plot: Annotated[
+        Path | None, typer.Option(help="Write the histograms to this .png or .svg file.")
+    ] = None,
     config: ConfigOption = None,
     settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show prompt lengths of prepared datasets and propose the lane cut."""
-    import dataclasses
+    """Show prompt lengths of prepared datasets, what each lane cut costs, and which to take."""
+    from eagled.commands.prep_view import profile_json, read_profiles, say_profile
+    from eagled.cuts import Capacity, cuts, proposed
+    from eagled.profile import join
 
-    from eagled.paths import StatePaths
-    from eagled.profile import join, propose_cut, read_profile, table
-
-    loaded = load(config, settings)
-    root = StatePaths(loaded.config.run.state_dir).datasets
-    chosen = names or [d.name for d in loaded.config.datasets]
-    if not chosen:
-        raise UsageError("no dataset is configured: add [[datasets]] with name and source")
-    for name in chosen:
-        if not (root / loaded.config.dataset(name).name).is_dir():
-            raise ArtifactError(f"dataset {name} is not prepared: run `eagled prep {name}` first")
-    profiles = {name: read_profile(root / name) for name in chosen}
-    cut = propose_cut(join(list(profiles.values())), loaded.config)
+    loaded = load(config, settings).config
+    profiles = read_profiles(loaded, names or [d.name for d in loaded.datasets])
+    known = _capacity(loaded)
+    capacity = Capacity(kv_tokens or known.kv_tokens, known.context)
+    expected = reply_tokens or loaded.generation.min_reply
+    found = cuts(join(list(profiles.values())), loaded, capacity, expected)
+    chosen = proposed(found)
+    if plot is not None:
+        _plot_profiles(plot, profiles, chosen.context)
     if as_json:
-        shown = {name: dataclasses.asdict(item) for name, item in profiles.items()}
-        say_json({"datasets": shown, "proposed_cut": cut})
-        return
-    for name, item in profiles.items():
-        say(table(name, item))
-    say(f"proposed context of the short lane: {cut}")
+        say_json(profile_json(profiles, capacity, expected, found, chosen))
+    else:
+        say_profile(profiles, capacity, expected, found, chosen)
+
+
+def _capacity(config: Config) -> Capacity:
+    import asyncio
+
+    from eagled.server.capacity import ask_capacity
+
+    return asyncio.run(ask_capacity(config))
+
+
+def _plot_profiles(path: Path, profiles: Mapping[str, LengthProfile], cut: int) -> None:
+    from eagled.plots import Bars, histograms
+
+    bars = [
+        Bars(f"{name}: {item.n:,} prompts", *zip(*item.histogram, strict=True))
+        for name, item in profiles.items()
+        if item.n
+    ]
+    histograms(path, bars, xlabel="tokens of a prompt", marks=[(cut, f"cut {cut:,}")])
 
 
 def vocab(
@@ -123,27 +180,6 @@ def vocab(
         say(f"  {shown}")
     if result.fillers:
         say(f"  {result.fillers} places are fillers: the corpus has too few different tokens")
-
-
-def plan(
-    *,
-    write: Annotated[bool, typer.Option("--write", help="Write it into the plans folder.")] = False,
-    config: ConfigOption = None,
-    settings: SetOption = None,
-) -> None:
-    """Show the training plan with measured numbers; --write keeps it as a new version."""
-    from eagled.commands.common import call_get
-    from eagled.plan import show_plan, write_plan
-
-    loaded = load(config, settings)
-    try:
-        status = call_get(config, "/v1/status")
-    except UnreachableError:
-        status = None  # the plan then uses the last snapshot
-    if write:
-        say(str(write_plan(loaded.config, status)))
-    else:
-        say(show_plan(loaded.config, status))
 
 
 def verify(
