@@ -114,6 +114,10 @@ class ServerConfig(_Section):
     """File that holds the key (mode 0600); never put a key into this file."""
     max_in_flight: int = Field(default=0, ge=0)
     """Most requests at once on this endpoint; 0 leaves it to the lanes."""
+    kind: Literal["replica", "router"] = "replica"
+    """replica: one engine. router: something in front of several, asked for no load and sent no
+    abort; it gets a fixed number of requests (`max_in_flight`, else the lanes' seeds). List the
+    replicas instead where you can."""
     launch: tuple[str, ...] = ()
     """Command that the daemon starts this server with, starts again when it dies or hangs, and
     ends with itself; `["serve"]` is what `eagled serve` runs. Empty: somebody else starts it."""
@@ -133,13 +137,16 @@ class LaneConfig(_Section):
     concurrency: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
     """Requests at once: a fixed number, or "auto" to start from `seed` and move within `limit`."""
     seed: int = Field(default=8, ge=1)
-    """Where "auto" starts."""
+    """Where "auto" starts, and where it stays on a server that tells no load."""
+    share: float = Field(default=1.0, gt=0)
+    """Its part of the servers' token memory against the shares of other "auto" lanes; what a lane
+    cannot use goes to the others."""
 
 
 def _default_lanes() -> dict[str, LaneConfig]:
     return {
-        "short": LaneConfig(context=10_000, limit=200, seed=150),
-        "long": LaneConfig(context=0, limit=16, seed=10),
+        "short": LaneConfig(context=10_000, limit=200, seed=150, share=0.65),
+        "long": LaneConfig(context=0, limit=16, seed=10, share=0.35),
     }
 
 
@@ -170,6 +177,8 @@ class GenerationConfig(_Section):
     """Server faults in a row that close an endpoint until a probe answers."""
     probe_interval_s: float = Field(default=5, gt=0)
     """Time between probes of an endpoint."""
+    feedback_interval_s: float = Field(default=1.0, ge=0.01)
+    """Time between two looks at a busy server's load, which `concurrency = "auto"` follows."""
     hang_s: float = Field(default=120, gt=0)
     """Time without any finished answer and without token progress after which an endpoint counts
     as stuck."""

@@ -37,6 +37,7 @@ from eagled.errors import (
 )
 from eagled.printable import printable
 from eagled.server.gauges import parse_metrics, tokens_made
+from eagled.server.load import LoadPath, load_of_metrics, load_of_ranks, objects
 from eagled.server.protocol import (
     GenerateReply,
     GenerateRequest,
@@ -53,6 +54,7 @@ HEALTH_TIMEOUT_S = 25.0  # SGLang itself takes up to 20 s to say 503
 INFO_TIMEOUT_S = 10.0
 ABORT_TIMEOUT_S = 5.0
 ABORT_GRACE_S = 15.0  # an aborted request comes back within 4 s; then the socket is closed
+SEARCH_S = 60.0  # between two searches for a load endpoint
 _NOT_FOUND = 404
 
 
@@ -63,6 +65,7 @@ class SglangClient:
         url: base address, as configured.
         limits: what the server can take; set it after `server_info`.
         stale_resends: requests that were sent again after a dead kept-alive connection.
+        is_router: what answers there stands in front of several servers.
     """
 
     def __init__(
@@ -72,6 +75,9 @@ class SglangClient:
         self.limits = ServerLimits()
         self.stale_resends = 0
         self.max_in_flight = server.max_in_flight
+        self.is_router = server.kind == "router"
+        self._load_path: LoadPath | None = None
+        self._search_at = float("-inf")
         self._generation = generation
         self._vocab_size = vocab_size
         self._key_file = server.api_key_file
@@ -170,6 +176,8 @@ class SglangClient:
         Raises:
             RetryableError: the server could not be asked.
         """
+        if self.is_router:
+            return  # it has no such call; whoever closes the connection ends the request
         async with self._call("POST", "/abort_request", ABORT_TIMEOUT_S, {"rid": rid}) as response:
             await response.read()
 
@@ -197,6 +205,8 @@ class SglangClient:
 
     async def server_info(self) -> ServerInfo:
         """Return `/server_info`, its context filled in from `/v1/models` if it is left open."""
+        if self.is_router:
+            return ServerInfo("router", await self._model_context(), None, None, None, None)
         raw = await self._get_object("/server_info", "/get_server_info")
         context = _count(raw.get("context_length")) or await self._model_context()
         return ServerInfo(
@@ -206,11 +216,17 @@ class SglangClient:
             max_running=_count(raw.get("max_running_requests")),
             max_total_tokens=_count(raw.get("max_total_num_tokens")),
             speculative=_text(raw.get("speculative_algorithm")),
+            graph_batch=_count(raw.get("cuda_graph_max_bs")) or None,
         )
 
     async def model_info(self) -> ModelInfo:
         """Return `/model_info`."""
-        raw = await self._get_object("/model_info", "/get_model_info")
+        try:
+            raw = await self._get_object("/model_info", "/get_model_info")
+        except _MissingError:
+            if not self.is_router:
+                raise
+            raw = {"model_path": await self._model_name()}
         path = str(raw.get("model_path", ""))
         return ModelInfo(
             model_path=path,
@@ -219,20 +235,44 @@ class SglangClient:
         )
 
     async def loads(self, timeout_s: float = INFO_TIMEOUT_S) -> Load | None:
-        """Return the server's load; None when it has no `/v1/loads`."""
-        try:
-            raw = await self._get_object("/v1/loads", timeout_s=timeout_s)
-        except _MissingError:
+        """Return the server's load; None when no endpoint of it tells one.
+
+        The endpoint that was found is asked from then on; where there is none, the older two are
+        looked for again every `SEARCH_S`.
+
+        Raises:
+            RetryableError: the server could not be asked.
+        """
+        if self.is_router:
             return None
-        ranks = _objects(raw.get("loads", [raw]))
-        return Load(
-            running=sum(_count(r.get("num_running_reqs")) or 0 for r in ranks),
-            waiting=sum(_count(r.get("num_waiting_reqs")) or 0 for r in ranks),
-            used_tokens=sum(_count(r.get("num_used_tokens")) or 0 for r in ranks),
-            total_tokens=sum(_count(r.get("max_total_num_tokens")) or 0 for r in ranks),
-            usage=max((_number(r.get("token_usage")) for r in ranks), default=0.0),
-            tok_per_s=sum(_number(r.get("gen_throughput")) for r in ranks),
-        )
+        for path in self._load_paths():
+            found = await self._load_at(path, timeout_s)
+            if found is not None:
+                self._load_path = path
+                return found
+        self._load_path = None
+        return None
+
+    def _load_paths(self) -> tuple[LoadPath, ...]:
+        if self._load_path is not None:
+            return (self._load_path,)
+        now = time.monotonic()
+        if now < self._search_at:
+            return (LoadPath.LOADS,)
+        self._search_at = now + SEARCH_S
+        return tuple(LoadPath)
+
+    async def _load_at(self, path: LoadPath, timeout_s: float) -> Load | None:
+        """Return the load at one endpoint; None if the server has none there."""
+        async with self._call("GET", path, timeout_s) as response:
+            body = await response.read()
+            if response.status == _NOT_FOUND:
+                return None
+            if response.status != OK:
+                raise self._error(response.status, response.headers, body, None)
+        if path is LoadPath.METRICS:
+            return load_of_metrics(parse_metrics(body.decode("utf-8", "replace")))
+        return load_of_ranks(_json(path, body))
 
     async def tokens_made(self, timeout_s: float = INFO_TIMEOUT_S) -> float | None:
         """Return a counter of the tokens made so far; None when `/metrics` is off or lacks it.
@@ -246,13 +286,17 @@ class SglangClient:
                 return None
         return tokens_made(parse_metrics(body.decode("utf-8", "replace")))
 
+    async def _model_name(self) -> str:
+        raw = await self._get_object("/v1/models")
+        return next((name for m in objects(raw.get("data")) if (name := _text(m.get("id")))), "")
+
     async def _model_context(self) -> int | None:
         try:
             raw = await self._get_object("/v1/models")
         except EagledError:
             return None
         return next(
-            (n for m in _objects(raw.get("data")) if (n := _count(m.get("max_model_len")))), None
+            (n for m in objects(raw.get("data")) if (n := _count(m.get("max_model_len")))), None
         )
 
     async def _status_ok(self, path: str, timeout_s: float) -> bool:
@@ -327,26 +371,22 @@ def _lost(exc: BaseException, after_s: float) -> EagledError:
     return ConnectionLostError(f"the connection was lost: {text}")
 
 
-def _json_object(path: str, body: bytes) -> dict[str, Any]:
+def _json(path: str, body: bytes) -> object:
     try:
-        value = orjson.loads(body)
+        return orjson.loads(body)
     except orjson.JSONDecodeError as exc:
         raise ReplyBrokenError(f"{path} is not JSON: {exc}") from None
+
+
+def _json_object(path: str, body: bytes) -> dict[str, Any]:
+    value = _json(path, body)
     if not isinstance(value, dict):
         raise ReplyBrokenError(f"{path} is no JSON object: {error_message(body)}")
     return value
 
 
-def _objects(value: object) -> list[dict[str, Any]]:
-    return [v for v in value if isinstance(v, dict)] if isinstance(value, list) else []
-
-
 def _count(value: object) -> int | None:
     return value if isinstance(value, int) and value >= 0 else None
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def _text(value: object) -> str | None:

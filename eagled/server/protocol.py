@@ -86,6 +86,7 @@ class ServerInfo:
     max_running: int | None
     max_total_tokens: int | None
     speculative: str | None
+    graph_batch: int | None = None  # largest batch with a CUDA graph
 
     @property
     def limits(self) -> ServerLimits:
