@@ -1,4 +1,4 @@
-"""How long the prompts are, and where the cut between the lanes should be.
+"""How long the prompts are; `cuts.py` says what that means for the lanes.
 
 Guarantee: counted tokens of prepared prompts, never an estimate from characters. Quantiles are
 exact for one dataset; over several they come from the joined histogram (the upper edge of a
@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from eagled.artifacts import read_json
-from eagled.config import Config
 from eagled.errors import ArtifactError
 from eagled.prepared import PROFILE_NAME
 
@@ -23,7 +22,6 @@ QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 _FINE_TOKENS = 64  # bucket width below the knee
 _COARSE_TOKENS = 1024
 _KNEE_TOKENS = 8192
-_SHORT_SHARE = 0.95  # of the prompts belong into the short lane
 _ROUND_TOKENS = 500
 _BAR_CHARS = 40
 _SHOWN_BUCKETS = (256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072)
@@ -45,6 +43,10 @@ class LengthProfile:
     total: int
     quantiles: Mapping[float, int]
     histogram: tuple[tuple[int, int], ...]
+
+    def length_at(self, share: float) -> int:
+        """Return the length (its bucket's edge) that a share of the prompts does not exceed."""
+        return _edge_at(self.histogram, share * self.n)
 
     def to_json(self) -> dict[str, Any]:
         """Return the profile for `profile.json`."""
@@ -99,22 +101,9 @@ def join(profiles: Sequence[LengthProfile]) -> LengthProfile:
     return LengthProfile(n, sum(profile.total for profile in profiles), quantiles, histogram)
 
 
-def propose_cut(profile: LengthProfile, config: Config, *, reply_tokens: int = 0) -> int:
-    """Return the context of a short lane that takes 95% of the prompts.
-
-    Args:
-        profile: of all datasets together.
-        config: for `generation.min_reply`.
-        reply_tokens: expected answer, where it is known; at least `min_reply` is left free.
-
-    Raises:
-        ArtifactError: if there are no prompts.
-    """
-    if not profile.n:
-        raise ArtifactError("no prompts have been prepared: run `eagled prep` first")
-    room = max(reply_tokens, config.generation.min_reply)
-    need = _edge_at(profile.histogram, _SHORT_SHARE * profile.n) + room
-    return -(-need // _ROUND_TOKENS) * _ROUND_TOKENS
+def round_up(tokens: int) -> int:
+    """Return a context as a person would set it: the next multiple of 500."""
+    return -(-tokens // _ROUND_TOKENS) * _ROUND_TOKENS
 
 
 def table(name: str, profile: LengthProfile) -> str:

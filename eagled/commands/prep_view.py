@@ -5,13 +5,18 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from eagled.commands.common import human_seconds, progress_line, say, say_table
+from eagled.errors import ArtifactError, UsageError
 from eagled.printable import printable
 
 if TYPE_CHECKING:
+    from eagled.config import Config
+    from eagled.cuts import Capacity, Cut
+    from eagled.profile import LengthProfile
     from eagled.workers.preparation.progress import PrepProgress
     from eagled.workers.prepare import PrepResult
 
@@ -94,4 +99,62 @@ def result_json(result: PrepResult) -> dict[str, Any]:
         "rejected": dict(result.rejected),
         "flags": dict(result.flags),
         "skipped": result.skipped,
+    }
+
+
+def read_profiles(config: Config, names: Sequence[str]) -> dict[str, LengthProfile]:
+    """Return the prompt lengths of prepared datasets by name.
+
+    Raises:
+        UsageError: if there is no dataset to look at.
+        ArtifactError: if one is not prepared.
+    """
+    from eagled.paths import StatePaths
+    from eagled.profile import read_profile
+
+    if not names:
+        raise UsageError("no dataset is configured: add [[datasets]] with name and source")
+    root = StatePaths(config.run.state_dir).datasets
+    for name in names:
+        if not (root / config.dataset(name).name).is_dir():
+            raise ArtifactError(f"dataset {name} is not prepared: run `eagled prep {name}` first")
+    return {name: read_profile(root / name) for name in names}
+
+
+def say_profile(
+    profiles: Mapping[str, LengthProfile], capacity: Capacity, reply_tokens: int,
+    found: Sequence[Cut], chosen: Cut,
+) -> None:  # fmt: skip
+    """Print histograms, the table of cuts, and the one to take."""
+    from eagled.profile import table
+
+    for name, item in profiles.items():
+        say(table(name, item))
+    say("")
+    say(f"what a context of the short lane costs, with answers of {reply_tokens:,} tokens:")
+    headers = ("context", "short", "long", "no lane", "tight answers", "short at once",
+               "long at once", "waves", "")  # fmt: skip
+    rows = [(cut.context, cut.short, cut.long, cut.none, cut.tight, cut.short_at_once,
+             cut.long_at_once, cut.waves, "← proposed" if cut is chosen else "")
+            for cut in found]  # fmt: skip
+    say_table(headers, rows)
+    if capacity.kv_tokens is None:
+        say("no server told its KV memory: give it with --kv-tokens to compare cuts by speed")
+    else:
+        context = f", context {capacity.context:,}" if capacity.context else ""
+        say(f"KV memory {capacity.kv_tokens:,} tokens{context}; waves: answers one after another")
+    say(f"proposed context of the short lane: {chosen.context}")
+
+
+def profile_json(
+    profiles: Mapping[str, LengthProfile], capacity: Capacity, reply_tokens: int,
+    found: Sequence[Cut], chosen: Cut,
+) -> dict[str, Any]:  # fmt: skip
+    """Return lengths, cuts and the proposal for `--json`."""
+    return {
+        "datasets": {name: item.to_json() for name, item in profiles.items()},
+        "server": asdict(capacity),
+        "reply_tokens": reply_tokens,
+        "cuts": [asdict(cut) for cut in found],
+        "proposed_cut": chosen.context,
     }

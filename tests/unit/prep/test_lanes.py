@@ -10,10 +10,9 @@ import pytest
 
 from eagled.artifacts import write_json
 from eagled.config import Config
-from eagled.errors import ArtifactError
 from eagled.lanes import lane_for, longest_prompt, max_new_for, ordered_lanes
 from eagled.prepared import PROFILE_NAME
-from eagled.profile import join, profile_of, propose_cut, read_profile, table
+from eagled.profile import join, profile_of, read_profile, table
 from tests.faults import fault_file
 from tests.prep_kit import toy_config
 
@@ -99,17 +98,6 @@ def test_joined_profiles_count_everything() -> None:
     assert (both.n, both.total, both.histogram) == (exact.n, exact.total, exact.histogram)
     for share, length in exact.quantiles.items():
         assert length <= both.quantiles[share] < length + 1024
-
-
-def test_the_proposed_cut_takes_most_prompts(tmp_path: Path) -> None:
-    """95% of the prompts and the reply fit; it is a round number; no prompts is an error."""
-    config = _config(tmp_path, short=10_000, long=0)
-    profile = profile_of([100] * 96 + [30_000] * 4)
-
-    assert propose_cut(profile, config) == 500
-    assert propose_cut(profile, config, reply_tokens=4000) == 4500
-    with pytest.raises(ArtifactError, match="eagled prep"):
-        propose_cut(profile_of([]), config)
 
 
 def test_the_table_shows_counts_and_quantiles() -> None:
