@@ -10,6 +10,7 @@ from eagled.config import Config
 from eagled.config_load import LoadedConfig
 from eagled.control.desks import ExtractDesk, TextDesk
 from eagled.control.doorbell import Doorbell
+from eagled.daemon_servers import LaunchedServers
 from eagled.disk import DiskGovernor, DiskView
 from eagled.lanes import lane_for
 from eagled.notify import Notifier
@@ -68,6 +69,7 @@ class Runtime:
         corpus_frozen: a corpus exists (what `extract.start = "after_merge"` waits for).
         disk: the governor's last view; None before the first.
         loads: what each server's load endpoint said last, by address.
+        servers: those that the daemon launched.
     """
 
     loaded: LoadedConfig
@@ -92,6 +94,7 @@ class Runtime:
     corpus_frozen: bool = False
     disk: DiskView | None = None
     loads: dict[str, Load] = field(default_factory=dict)
+    servers: LaunchedServers | None = None
 
     @property
     def config(self) -> Config:
