@@ -18,7 +18,6 @@ from eagled.commands.common import (
     warn,
 )
 from eagled.errors import ArtifactError, UsageError
-from eagled.types import Mode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,7 +55,8 @@ def prep(  # noqa: PLR0913 - one argument an option of the command
         str | None, typer.Option("--format", help="With --inspect: the row format.")
     ] = None,
     mode: Annotated[
-        Mode | None, typer.Option("--mode", help="With --inspect: whose answers count.")
+        str | None,
+        typer.Option("--mode", help="With --inspect: whose answers count, native or regenerate."),
     ] = None,
     rows: Annotated[
         int, typer.Option("--rows", min=0, help="With --inspect: only the first rows; 0 is all.")

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eagled.commands.common import load, say, warn
+from eagled.errors import UsageError
 from eagled.printable import printable
-from eagled.types import Mode
 
 if TYPE_CHECKING:
     from eagled.config import Config
@@ -28,7 +28,7 @@ def inspect_source(
     source: str,
     *,
     format_name: str | None,
-    mode: Mode | None,
+    mode: str | None,
     most: int,
     config: Path | None,
     settings: Sequence[str] | None,
@@ -37,11 +37,22 @@ def inspect_source(
     """Print what becomes of each row of `source`, at most of the first `most` (0: all).
 
     Without a configuration file nothing is rendered or counted.
+
+    Raises:
+        UsageError: if `mode` is no mode.
     """
     from eagled.inspect import open_inspection
+    from eagled.types import Mode
 
+    if mode is not None and mode not in set(Mode):
+        raise UsageError(f"--mode {mode}: must be one of {', '.join(Mode)}")
     loaded = _config(config, settings)
-    inspection = open_inspection(source, format_name=format_name, mode=mode, config=loaded)
+    inspection = open_inspection(
+        source,
+        format_name=format_name,
+        mode=Mode(mode) if mode is not None else None,
+        config=loaded,
+    )
     rows = itertools.islice(inspection.rows(), most or None)
     if as_json:
         for row in rows:

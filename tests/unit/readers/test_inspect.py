@@ -73,9 +73,11 @@ def test_options_are_refused_where_they_mean_nothing() -> None:
     """A word that is no format names those that are; the options need --inspect."""
     wrong = _run("--inspect", str(SAMPLES), "--format", "parrot")
     alone = _run("--format", "openai")
+    mode = _run("--inspect", str(SAMPLES), "--mode", "copied")
 
     assert "parrot" in str(wrong.exception)
     assert "--inspect FILE" in str(alone.exception)
+    assert "one of regenerate, native" in str(mode.exception)
 
 
 @pytest.mark.usefixtures("_elsewhere")
