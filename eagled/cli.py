@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from eagled import __version__
-from eagled.commands import control, data, database, look, process, service, setup
+from eagled.commands import control, data, database, look, plan, process, service, setup, shards
 from eagled.errors import EagledError
 from eagled.printable import printable
 
@@ -34,6 +34,8 @@ app = typer.Typer(
 )
 for module in (setup, process, control, look, data):
     module.register(app)
+app.add_typer(plan.app, name="plan")
+app.add_typer(shards.app, name="shards")
 app.add_typer(database.app, name="db")
 app.add_typer(service.app, name="service")
 

@@ -39,6 +39,7 @@ from eagled.daemon_alarms import AlarmCommand
 from eagled.daemon_backup import keep_backups
 from eagled.daemon_log import set_up_logging
 from eagled.daemon_merge import CorpusQueue
+from eagled.daemon_ring import RingDesk
 from eagled.daemon_runtime import (
     EXTRACT_SETTING,
     HOLD_SETTING,
@@ -196,7 +197,10 @@ class Daemon:
     ) -> None:
         """Open the socket, start generation and workers, and say that the daemon is ready."""
         store, config = runtime.store, self._config
-        control = Control(store, actions, runtime.text, runtime.extract, runtime.doorbell)
+        ring = RingDesk(config, self._paths, store, self._clock, runtime.doorbell)
+        await ring.start()
+        runtime.ring = ring
+        control = Control(store, actions, runtime.text, runtime.extract, runtime.doorbell, ring)
         access = Access.of_group(config.daemon.group, config.daemon.group_may)
         await stack.enter_async_context(
             serve_control(control, socket, config.daemon.metrics_port, access)

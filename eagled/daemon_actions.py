@@ -18,9 +18,12 @@ from eagled import __version__
 from eagled.daemon_enqueue import enqueue_folder
 from eagled.daemon_runtime import EXTRACT_SETTING, HOLD_SETTING, Runtime, lane_chooser
 from eagled.daemon_shards import prepared_folders, shard_totals
+from eagled.disk_facts import choose, plan_disk
+from eagled.disk_plan import changed_policy
 from eagled.errors import EagledError, UsageError
 from eagled.metrics import prometheus_text
 from eagled.server.protocol import Load
+from eagled.shards.policy import current_policy
 from eagled.status import (
     ExtractionView,
     Facts,
@@ -89,6 +92,24 @@ class DaemonActions:
             queue_depth=store.queue_depth,
             workers=run.supervisor.pids() if run.supervisor is not None else {},
         )
+
+    # -- disk
+
+    async def disk_plan(self, asked: dict[str, str]) -> dict[str, Any]:
+        """Return what states take under each storage policy, and under what is asked."""
+        config, path = self._run.config, self._run.paths.disk_choice
+        policy = changed_policy(await asyncio.to_thread(current_policy, config, path), asked)
+        status = await self.status()
+        plan = await asyncio.to_thread(plan_disk, config, status, asked=policy)
+        return plan.to_dict()
+
+    async def choose_storage(self, name: str, uid: int) -> str:
+        """Store states by an option of the plan from now on."""
+        config, status = self._run.config, await self.status()
+        plan = await asyncio.to_thread(plan_disk, config, status)
+        done = await asyncio.to_thread(choose, config, plan, name)
+        await self._run.store.add_event(EventKind.STORAGE_CHOSEN, name, done, uid=uid)
+        return done
 
     def _stale(self) -> None:
         """The next status is made anew: something was changed."""

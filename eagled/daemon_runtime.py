@@ -10,6 +10,7 @@ from eagled.config import Config
 from eagled.config_load import LoadedConfig
 from eagled.control.desks import ExtractDesk, TextDesk
 from eagled.control.doorbell import Doorbell
+from eagled.daemon_ring import RingDesk
 from eagled.daemon_servers import LaunchedServers
 from eagled.disk import DiskGovernor, DiskView
 from eagled.lanes import lane_for
@@ -68,6 +69,7 @@ class Runtime:
         enqueueing: prepared folders that are being read.
         corpus_frozen: a corpus exists (what `extract.start = "after_merge"` waits for).
         disk: the governor's last view; None before the first.
+        ring: the ring of shards; idle unless disk.mode is stream.
         loads: what each server's load endpoint said last, by address.
         servers: those that the daemon launched.
     """
@@ -93,6 +95,7 @@ class Runtime:
     enqueueing: int = 0
     corpus_frozen: bool = False
     disk: DiskView | None = None
+    ring: RingDesk | None = None
     loads: dict[str, Load] = field(default_factory=dict)
     servers: LaunchedServers | None = None
 
@@ -111,7 +114,9 @@ class Runtime:
             return "paused by an operator"
         if self.config.extract.start == "after_merge" and not self.corpus_frozen:
             return "waits for `eagled merge`"
-        return self.disk.reason if self.disk is not None and self.disk.paused else ""
+        if self.disk is not None and self.disk.paused:
+            return self.disk.reason
+        return self.ring.wait_reason(self.extract) if self.ring is not None else ""
 
     def apply_hold(self) -> None:
         """Let the generator claim, or not, as hold and disk say."""

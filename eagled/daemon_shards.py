@@ -25,7 +25,10 @@ logger = logging.getLogger(__name__)
 
 async def reconcile_shards(store: Store, paths: StatePaths) -> list[str]:
     """Set aside what does not count; return one line for each file."""
-    known = {row.name: row for row in await store.shards() if row.dropped is None}
+    rows = await store.shards()
+    known = {row.name: row for row in rows if row.dropped is None}
+    consumed = [row.name for row in rows if row.consumed]
+    await asyncio.to_thread(_remove_consumed, paths.shards, consumed)
     report = await asyncio.to_thread(scan_shards, paths.shards, known)
     lines = [await _damaged(store, paths, bad.name, bad.cause, known=bad.known)
              for bad in report.damaged]  # fmt: skip
@@ -34,6 +37,12 @@ async def reconcile_shards(store: Store, paths: StatePaths) -> list[str]:
         lines.append(await _damaged(store, paths, name, cause, known=False))
     _log(report, lines)
     return lines
+
+
+def _remove_consumed(folder: Path, names: Iterable[str]) -> None:
+    """Remove what a crash left of shards that every consumer of the ring had read."""
+    for name in names:
+        (folder / name).unlink(missing_ok=True)
 
 
 async def _damaged(store: Store, paths: StatePaths, name: str, cause: str, *, known: bool) -> str:
@@ -69,8 +78,12 @@ def _log(report: ScanReport, lines: Iterable[str]) -> None:
 
 
 def shard_totals(rows: Iterable[ShardRow]) -> ShardTotals:
-    """Return the sums over the shards that count."""
-    live = [row for row in rows if row.dropped is None]
+    """Return the sums over the shards that count, those that the ring gave up included.
+
+    What was consumed stays extracted, so sums never fall in stream mode; what lies on the disk is
+    the governor's `used_bytes`.
+    """
+    live = [row for row in rows if row.dropped is None or row.consumed]
     return ShardTotals(
         shards=len(live),
         samples=sum(row.n_samples for row in live),

@@ -18,7 +18,7 @@ import orjson
 from eagled.daemon_actions import DaemonActions
 from eagled.daemon_runtime import Runtime
 from eagled.daemon_shards import shard_totals
-from eagled.disk import DiskLoad, DiskView, file_system, folder_bytes
+from eagled.disk import Ballast, DiskLoad, DiskView, file_system, folder_bytes
 from eagled.errors import EagledError
 from eagled.progress import Point
 from eagled.server.client import SglangClient
@@ -88,6 +88,8 @@ class Watch:
     async def _sweep(self) -> None:
         self._run.text.sweep()
         await self._run.extract.sweep()
+        if self._run.ring is not None:
+            await self._run.ring.sweep(self._run.extract)
 
     async def _look_at_disk(self) -> None:
         run = self._run
@@ -106,6 +108,10 @@ class Watch:
         )
         before, run.disk = run.disk, run.governor.look(space, load)
         await self._tell_disk(before, run.disk)
+        ballast = Ballast(run.paths.ballast, run.config.disk)
+        done = await asyncio.to_thread(ballast.look, space, run.disk)
+        if done:
+            await run.store.add_event(EventKind.BALLAST, str(run.paths.ballast), done)
         run.apply_hold()
 
     async def _tell_disk(self, before: DiskView | None, view: DiskView) -> None:

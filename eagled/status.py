@@ -239,6 +239,7 @@ def tokens_left(counters: Iterable[CounterRow], totals: ShardTotals) -> int | No
 def _disk(view: DiskView | None) -> dict[str, Any]:
     names = (
         "used_bytes", "free_bytes", "budget_bytes", "reserve_bytes", "projected_bytes",
+        "own_bytes_per_s", "others_bytes_per_s",
     )  # fmt: skip
     if view is None:
         return {**dict.fromkeys(names), "full_at": None, "paused": False, "reason": ""}

@@ -51,9 +51,15 @@ def render_reference() -> str:
 def _sections(name: str, command: Any) -> Iterator[str]:  # noqa: ANN401 - typer's own click
     children = getattr(command, "commands", None)
     if children is not None:
+        if command.invoke_without_command:
+            yield from _own(name, command)
         for child, inner in children.items():
             yield from _sections(f"{name} {child}", inner)
         return
+    yield from _own(name, command)
+
+
+def _own(name: str, command: Any) -> Iterator[str]:  # noqa: ANN401 - typer's own click
     note = " Needs the daemon." if name in _NEEDS_DAEMON else ""
     yield f"## `eagled {name}`\n\n{command.help}{note}\n"
     rows = [_row(param) for param in command.params if param.name != "help"]

@@ -44,11 +44,36 @@ class Actions(Protocol):
     async def pause_extraction(self, *, paused: bool, uid: int) -> str:
         """Start or pause extraction."""
 
+    async def disk_plan(self, asked: dict[str, str]) -> dict[str, Any]:
+        """Return what states take under each storage policy, and under what is asked."""
+
+    async def choose_storage(self, name: str, uid: int) -> str:
+        """Store states by an option of the plan from now on."""
+
     def work_added(self) -> None:
         """Look for samples that were queued."""
 
     async def changed(self) -> None:
         """Take over lanes, priorities and limits that were changed in the store."""
+
+
+class RingActions(Protocol):
+    """The ring of shards in stream mode."""
+
+    def view(self) -> dict[str, Any]:
+        """Return shards and consumers."""
+
+    async def register(self, name: str) -> None:
+        """A consumer begins."""
+
+    async def lease(self, name: str, n: int, wait_s: float) -> list[dict[str, Any]]:
+        """Hand out shards."""
+
+    async def release(self, name: str, shards: list[str]) -> int:
+        """Take shards back."""
+
+    async def leave(self, name: str) -> None:
+        """A consumer ends."""
 
 
 @dataclass
@@ -60,6 +85,7 @@ class Control:
     text: TextDesk
     extract: ExtractDesk
     doorbell: Doorbell
+    ring: RingActions | None = None
     tasks: set[asyncio.Task[web.Response]] = field(default_factory=set)
 
 

@@ -133,6 +133,7 @@ class ExtractDesk:
         self._shortlist = shortlist
         self._holders: dict[str, int] = {}  # worker name -> pid
         self._tokens: dict[str, dict[int, int]] = {}  # worker name -> sample id -> its tokens
+        self.committed_bytes = 0  # of the shards that came since this daemon started
 
     @property
     def pending_tokens(self) -> int:
@@ -182,6 +183,8 @@ class ExtractDesk:
     async def commit(self, record: ShardRecord, members: Sequence[ShardMember]) -> ShardCommit:
         """Store a complete shard."""
         result = await self._store.commit_shard(record, members)
+        if result.accepted:
+            self.committed_bytes += record.file_bytes
         self._settled(member.fence for member in members)
         return result
 

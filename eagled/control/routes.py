@@ -12,6 +12,7 @@ from aiohttp import web
 from eagled.control import bodies
 from eagled.control.calls import body_of, json_reply, mutation, number_in
 from eagled.control.context import CONTROL, Control
+from eagled.control.disk_routes import add_disk_routes
 from eagled.control.events import stream_events
 from eagled.control.peers import uid_of
 from eagled.errors import UsageError
@@ -32,6 +33,7 @@ def add_routes(app: web.Application) -> None:
     app.router.add_get("/v1/failures", failures)
     app.router.add_get("/v1/shards", shards)
     app.router.add_get("/metrics", metrics)
+    add_disk_routes(app)
     for path, work in (
         ("/v1/lanes/{name}", change_lane),
         ("/v1/datasets/{name}", change_dataset),

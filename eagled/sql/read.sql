@@ -76,6 +76,14 @@ LEFT JOIN prompt AS p ON p.id = s.id
 LEFT JOIN answer AS a ON a.id = s.id
 WHERE s.state IN (3, 4, 5) AND s.checked = 1;
 
+-- name: lengths
+-- Dataset, lane, state and lengths of the next samples.
+SELECT s.id, d.name, l.name, s.state, s.n_prompt, s.n_output
+FROM (SELECT id, dataset_id, lane_id, state, n_prompt, n_output FROM sample
+      WHERE id > :after ORDER BY id LIMIT 500) AS s
+JOIN dataset AS d ON d.id = s.dataset_id LEFT JOIN lane AS l ON l.id = s.lane_id
+ORDER BY s.id;
+
 -- name: check_chunk
 -- Stored ids of the next rows, with what they must match.
 SELECT s.id, s.state, p.z, s.prompt_crc, a.z, s.output_crc

@@ -94,6 +94,17 @@ class StoreReader:
                 return
             after = rows[-1][0]
 
+    def lengths(self) -> Iterator[tuple[str, str | None, int, int | None, int | None]]:
+        """Yield dataset, lane, state code, prompt and answer tokens of every sample."""
+        after = 0
+        while True:
+            with told(self._path):
+                rows = self.db.rows("lengths", {"after": after})
+            yield from (tuple(row[1:]) for row in rows)
+            if len(rows) < CHUNK:
+                return
+            after = rows[-1][0]
+
     def bodies(self, ids: Sequence[int]) -> Iterator[Body]:
         """Yield the accepted answers among `ids`, in their order; those that are gone are left out.
 

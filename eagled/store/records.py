@@ -93,6 +93,9 @@ class CounterRow:
     n: int
 
 
+CONSUMED = "consumed"  # in `shard.dropped`
+
+
 @dataclass(frozen=True, slots=True)
 class ShardRow:
     """A shard file; `dropped` says why it no longer counts."""
@@ -105,6 +108,11 @@ class ShardRow:
     manifest_hash: str
     created_ms: int
     dropped: str | None
+
+    @property
+    def consumed(self) -> bool:
+        """Whether it went because every consumer of the ring had read it."""
+        return self.dropped == CONSUMED
 
 
 @dataclass(frozen=True, slots=True)

@@ -341,6 +341,14 @@ class Store:
             total += n
         return total
 
+    async def consume_shard(self, name: str) -> bool:
+        """Mark a shard as read by every consumer; its samples stay extracted. False: it was gone.
+
+        Raises:
+            ArtifactError: if there is no such shard.
+        """
+        return await self._do(extract.ConsumeShard(name))
+
     # --- control
 
     async def set_lane(

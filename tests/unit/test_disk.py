@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from eagled.clock import FakeClock
 from eagled.config import DiskConfig
-from eagled.disk import DiskGovernor, DiskLoad, Space, file_system, folder_bytes
+from eagled.disk import Ballast, DiskGovernor, DiskLoad, Space, file_system, folder_bytes
 
 GIB = 1 << 30
 CONFIG = DiskConfig(reserve_bytes=2 * GIB, resume_bytes=GIB)
@@ -99,3 +99,42 @@ def test_sizes_are_those_on_disk(tmp_path: Path) -> None:
 
     assert 100_000 <= folder_bytes(tmp_path) < 200_000
     assert file_system(tmp_path / "not/yet").total_bytes == file_system(tmp_path).total_bytes
+
+
+def test_growth_of_others_is_told_apart_and_brings_the_day_forward() -> None:
+    """What grows on the file system beyond the state directory is somebody else's."""
+    clock = FakeClock()
+    governor = DiskGovernor(CONFIG, clock)
+    load = _load(tokens_left=4 * GIB, bytes_per_token=1.0, bytes_per_s=float(1 << 20))
+    total, free = 100 * GIB, 8 * GIB
+    first = governor.look(Space(total, free), load)
+    clock.advance(100)
+    second = governor.look(Space(total, free - 100 * (1 << 20)), load)
+
+    assert (None, 1 << 20) == (first.others_bytes_per_s, second.others_bytes_per_s)
+    assert first.full_at_ms is None  # 4 GiB of states, 6 GiB of room
+    room = 6 * GIB - 100 * (1 << 20)
+    assert second.full_at_ms == clock.now_ms() + round(room / (2 << 20) * 1000)
+
+
+def test_ballast_goes_when_others_fill_the_disk_and_comes_back(tmp_path: Path) -> None:
+    """Given up below half the reserve, made again when extraction may go on with room to spare."""
+    config = CONFIG.model_copy(update={"ballast_bytes": 1 << 16})
+    ballast, governor = Ballast(tmp_path / "ballast", config), DiskGovernor(config, FakeClock())
+    seen = []
+    for free in (8 * GIB, 8 * GIB, 2 * GIB, GIB // 2, 2 * GIB, 8 * GIB):
+        space = Space(100 * GIB, free)
+        seen.append((ballast.look(space, governor.look(space, _load())), _size(tmp_path)))
+
+    full = 1 << 16
+    assert seen == [
+        ("made", full), ("", full), ("", full), ("given up", 0), ("", 0), ("made", full),
+    ]  # fmt: skip
+    gone = Ballast(tmp_path / "ballast", CONFIG)
+    space = Space(100 * GIB, 8 * GIB)
+    assert ("removed", 0) == (gone.look(space, governor.look(space, _load())), _size(tmp_path))
+
+
+def _size(folder: Path) -> int:
+    path = folder / "ballast"
+    return path.stat().st_size if path.exists() else 0

@@ -14,7 +14,7 @@ import orjson
 from eagled.errors import ArtifactError
 from eagled.printable import printable
 from eagled.store.ops.base import Op, Tx, fence_key, live_rows, write_event, write_failure
-from eagled.store.records import Ack, ShardCommit
+from eagled.store.records import CONSUMED, Ack, ShardCommit
 from eagled.tokens import PackedIds
 from eagled.types import EventKind, ExtractJob, Fence, SampleState, ShardMember, ShardRecord
 
@@ -101,7 +101,7 @@ class CommitShard(Op[ShardCommit]):
 
     def _again(self, tx: Tx, known: tuple[Any, ...]) -> ShardCommit:
         shard, sha256, dropped = known
-        if sha256 != self.record.sha256 or dropped is not None:
+        if sha256 != self.record.sha256 or dropped not in (None, CONSUMED):
             raise ArtifactError(
                 f"shard {self.record.name!r} is recorded with checksum {sha256}, not "
                 f"{self.record.sha256}" + (f"; it was dropped: {dropped}" if dropped else "")
@@ -181,3 +181,20 @@ class DropShard(Op[int]):
         rows = tx.db.rows("shard_members", {"id": shard})
         tx.db.many("leave_shard", [(tx.now_ms, sample) for (sample,) in rows])
         return len(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeShard(Op[bool]):
+    """Mark a shard as read by every consumer of the ring; its members stay extracted."""
+
+    name: str
+
+    def apply(self, tx: Tx) -> bool:
+        """Return False if it no longer counted."""
+        known = tx.db.rows("shard_by_name", {"name": self.name})
+        if not known:
+            raise ArtifactError(f"no shard is called {self.name!r}")
+        if not tx.db.run("drop_shard", {"id": known[0][0], "reason": CONSUMED}):
+            return False
+        write_event(tx, EventKind.SHARD_CONSUMED, self.name, "released by every consumer", -1)
+        return True
