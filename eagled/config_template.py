@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from eagled.config import Config
 from eagled.config_fields import FieldDoc, SectionDoc, sections
 from eagled.errors import UsageError
+from eagled.mix import Mix, mix_toml
 
 _WIDTH = 96
 _EXAMPLES = {
@@ -48,15 +49,15 @@ and the command ends with exit code 78.
 """
 
 
-def write_template(path: Path, model: str) -> None:
-    """Write a commented configuration for the target `model`.
+def write_template(path: Path, model: str, mix: Mix | None = None) -> None:
+    """Write a commented configuration for the target `model`, with the datasets of a mix.
 
     Raises:
         UsageError: if the file is already there.
     """
     try:
         with path.open("x", encoding="utf-8") as file:
-            file.write(render_template(model))
+            file.write(render_template(model, mix))
     except FileExistsError:
         raise UsageError(
             f"{path} is already there and stays as it is; name another file with --config"
@@ -65,9 +66,14 @@ def write_template(path: Path, model: str) -> None:
         raise UsageError(f"cannot write {path}: {exc.strerror}") from exc
 
 
-def render_template(model: str) -> str:
-    """Return the text of a configuration whose only live value is the target model."""
-    return "\n".join([_HEAD, *("\n".join(_section_lines(s, model)) for s in sections())])
+def render_template(model: str, mix: Mix | None = None) -> str:
+    """Return the text of a configuration whose live values are the target model and the mix."""
+    parts = [_HEAD]
+    for section in sections():
+        parts.append("\n".join(_section_lines(section, model)))
+        if section.name == "datasets" and mix is not None:
+            parts.append(mix_toml(mix))
+    return "\n".join(parts)
 
 
 def render_docs() -> str:

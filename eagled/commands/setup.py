@@ -29,15 +29,22 @@ def register(app: typer.Typer) -> None:
 def init(
     *,
     model: Annotated[str, typer.Option(help="Folder or hub id of the target model.")] = "model",
+    mix: Annotated[
+        str, typer.Option(help="Datasets to begin with: agentic, perfectblend or chat.")
+    ] = "",
     config: ConfigOption = None,
 ) -> None:
     """Write a commented eagled.toml; an existing one stays as it is."""
     from eagled.config import CONFIG_NAME
     from eagled.config_template import write_template
+    from eagled.mix import mix_named
 
     path = config or Path(CONFIG_NAME)
-    write_template(path, model)
+    chosen = mix_named(mix) if mix else None
+    write_template(path, model, chosen)
     say(f"wrote {path}; set target.model, [[servers]] and [[datasets]], then `eagled doctor`")
+    if chosen is not None:
+        say(f"datasets: {chosen.name}, {chosen.count:,} conversations of which you can change all")
 
 
 def show_config(
