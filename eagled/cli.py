@@ -16,7 +16,18 @@ from typing import Annotated
 import typer
 
 from eagled import __version__
-from eagled.commands import control, data, database, look, plan, process, service, setup, shards
+from eagled.commands import (
+    control,
+    data,
+    database,
+    look,
+    plan,
+    process,
+    service,
+    setup,
+    shards,
+    train,
+)
 from eagled.errors import EagledError
 from eagled.printable import printable
 
@@ -32,7 +43,7 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (setup, process, control, look, data):
+for module in (setup, process, control, look, data, train):
     module.register(app)
 app.add_typer(plan.app, name="plan")
 app.add_typer(shards.app, name="shards")

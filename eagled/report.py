@@ -1,0 +1,73 @@
+"""One self-contained HTML page: text, tables and drawings; nothing is fetched when it is opened.
+
+Guarantee: everything that comes from outside is escaped; drawings are SVG inside the page; the
+page is written whole or not at all, and the same content gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import html
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from eagled.artifacts import write_bytes
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
+table { border-collapse: collapse; margin: .5rem 0; } th, td { padding: .2rem .8rem .2rem 0;
+text-align: left; border-bottom: 1px solid #ddd; } td.n { text-align: right;
+font-variant-numeric: tabular-nums; } svg { max-width: 100%; height: auto; }
+"""
+
+
+def text(value: str) -> str:
+    """Return a paragraph."""
+    return f"<p>{html.escape(value)}</p>"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table; numbers to the right, floats with three decimals."""
+    top = "".join(f"<th>{html.escape(h)}</th>" for h in head)
+    body = "".join(f"<tr>{''.join(_cell(v) for v in row)}</tr>" for row in rows)
+    return f"<table><tr>{top}</tr>{body}</table>"
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return f"<td>{html.escape(str(value))}</td>"
+    shown = f"{value:,.3f}" if isinstance(value, float) else f"{value:,}"
+    return f'<td class="n">{shown}</td>'
+
+
+def drawing(draw: Callable[[Path], None]) -> str:
+    """Return what `draw` writes into an SVG file, to stand inside a page.
+
+    Raises:
+        ConfigError: if matplotlib is not installed.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "drawing.svg"
+        draw(path)
+        svg = path.read_text(encoding="utf-8")
+    return svg[svg.index("<svg") :]
+
+
+def write_page(path: Path, title: str, sections: Iterable[tuple[str, Sequence[str]]]) -> None:
+    """Write a page.
+
+    Args:
+        path: where.
+        title: of the page.
+        sections: heading and parts of each, made by the functions above.
+
+    Raises:
+        DiskError: if it cannot be written.
+    """
+    parts = [f"<h2>{html.escape(heading)}</h2>{''.join(content)}" for heading, content in sections]
+    page = (
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>{html.escape(title)}</title>"
+        f"<style>{_STYLE}</style><body><h1>{html.escape(title)}</h1>{''.join(parts)}</body></html>"
+    )
+    write_bytes(path, page.encode())
