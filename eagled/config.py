@@ -184,6 +184,27 @@ class GenerationConfig(_Section):
     as stuck."""
 
 
+class ChecksConfig(_Section):
+    """What a generated answer must be to be kept; each rule has its own reason in the counts."""
+
+    min_tokens: int = Field(default=1, ge=1)
+    """Fewest tokens of an answer, stop token not counted."""
+    max_tokens: int = Field(default=0, ge=0)
+    """Most tokens of an answer; 0 sets no limit."""
+    languages: tuple[str, ...] = ()
+    """Languages that answers may be in, such as "en" or "zh", by the script and the small words of
+    their content outside code; empty takes all. Text too short to tell is kept."""
+    tools: Literal["declared", "any"] = "declared"
+    """declared: an answer may call only functions that its conversation declares; any: whatever
+    parses."""
+    loop_tokens: int = Field(default=512, ge=0)
+    """Shortest stretch of tokens that repeats itself and counts as a loop; 0 looks for none."""
+    loop_period: int = Field(default=256, ge=1, le=4096)
+    """Longest unit, in tokens, whose repetition counts."""
+    loop_repeats: int = Field(default=4, ge=4)
+    """Fewest rounds of the unit; a unit of 200 tokens has to come four times."""
+
+
 class DatasetConfig(_Section):
     """One source of prompts."""
 
@@ -230,6 +251,8 @@ class DatasetConfig(_Section):
     """Regular expressions of which none may be found in a user turn."""
     sampling: SamplingConfig | None = None
     """Sampling of this dataset instead of [sampling]."""
+    checks: ChecksConfig | None = None
+    """Checks of this dataset's answers instead of [checks]."""
 
 
 class PrepConfig(_Section):
@@ -445,6 +468,7 @@ class Config(_Section):
     servers: tuple[ServerConfig, ...] = ()
     lanes: dict[Name, LaneConfig] = Field(default_factory=_default_lanes)
     generation: GenerationConfig = GenerationConfig()
+    checks: ChecksConfig = ChecksConfig()
     datasets: tuple[DatasetConfig, ...] = ()
     prep: PrepConfig = PrepConfig()
     extract: ExtractConfig = ExtractConfig()
@@ -479,6 +503,11 @@ class Config(_Section):
         """Return the sampling that holds for a dataset."""
         own = next((d.sampling for d in self.datasets if d.name == dataset), None)
         return own or self.sampling
+
+    def checks_of(self, dataset: str) -> ChecksConfig:
+        """Return the checks that hold for a dataset's answers."""
+        own = next((d.checks for d in self.datasets if d.name == dataset), None)
+        return own or self.checks
 
 
 def _lane_problems(config: Config) -> list[str]:

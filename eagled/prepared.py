@@ -179,7 +179,8 @@ def _turn_of(index: int, turn: Mapping[str, Any], lane_of: Callable[[int], str |
 
 def _body_of(row: Mapping[str, Any]) -> bytes | None:
     """Return what the text worker needs of a conversation; None for one turn without tools."""
-    if row["mode"] == Mode.NATIVE or (len(row["turns"]) == 1 and row["tools"] is None):
+    calls = row["tools"] is not None or any(m.get("tool_calls") for m in row["messages"])
+    if row["mode"] == Mode.NATIVE or (len(row["turns"]) == 1 and not calls):
         return None
     keys = ("messages", "tools", "targets", "thinking")
     text = dump_line({key: row[key] for key in keys})

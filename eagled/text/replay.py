@@ -18,8 +18,8 @@ import zstandard
 
 from eagled.errors import ArtifactError, OutputRejectedError
 from eagled.text.answer import ParsedAnswer
+from eagled.text.calls import ParsedCall
 from eagled.text.messages import Message, Role, ToolCall, Tools
-from eagled.text.toolcalls import ParsedCall
 from eagled.types import OutputReason
 
 MAX_BODY_BYTES = 1 << 30

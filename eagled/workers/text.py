@@ -64,7 +64,7 @@ def make_checker(config: Config) -> TextChecker:
 
     renderer = Renderer.load(config.target, literal_control_text=config.prep.literal_control_text)
     _ = renderer.facts  # a template that cannot be used is found now, not at the first answer
-    return TextChecker(renderer, on_length=config.generation.on_length)
+    return TextChecker(renderer, on_length=config.generation.on_length, checks_of=config.checks_of)
 
 
 async def _main(socket: Path, config: Config) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from eagled.config import TargetConfig
+from eagled.config import ChecksConfig, TargetConfig
 from eagled.control.wire import to_wire
 from eagled.errors import UnreachableError
 from eagled.text.check import TextChecker
@@ -24,6 +24,7 @@ from eagled.tokens import pack_ids
 from eagled.types import Finish, OutputReason, TextJob, TextVerdict
 from eagled.workers.text import work
 from tests.prep_kit import text_job, toy_renderer
+from tests.slow_tokenizer import make_slow_tokenizer
 
 DEADLINE_S = 60.0  # two cores are shared with others; the worker itself needs five seconds
 _DAEMON = """
@@ -138,6 +139,50 @@ async def test_a_wrong_model_ends_the_worker_with_a_message(folder: Path) -> Non
     assert "the model folder '/nowhere/model' does not exist" in err.decode()
 
 
+def _slow_config(folder: Path, *, trusted: bool) -> Path:
+    """Write a configuration whose tokenizer is code of its own."""
+    model = make_slow_tokenizer(folder / "model")
+    config = folder / "eagled.toml"
+    trust = "trust_remote_code = true\n" if trusted else ""
+    config.write_text(
+        f'[target]\nmodel = "{model}"\n{trust}\n[checks]\nloop_tokens = 64\n', encoding="utf-8"
+    )
+    return config
+
+
+async def test_a_tokenizer_of_its_own_code_runs_in_the_worker(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the setting it judges answers, without torch; a loop is refused by [checks]."""
+    monkeypatch.setenv("HF_MODULES_CACHE", str(folder / "modules"))
+    config = _slow_config(folder, trusted=True)
+    texts = ("hm</think>hello<|im_end|>", "hm<|im_end|>", f"</think>{'no ' * 40}<|im_end|>")
+    daemon = await _daemon(folder, *(_job(toy_renderer(), text) for text in texts))
+    worker = await _start(_RUN, folder / "c.sock", config)
+    try:
+        lines = await _lines(daemon, 4)
+        worker.send_signal(signal.SIGTERM)
+        out, err = await asyncio.wait_for(worker.communicate(), DEADLINE_S)
+    finally:
+        for process in (daemon, worker):
+            if process.returncode is None:
+                process.kill()
+            await process.communicate()
+
+    assert ["text", "None", "unclosed_think", "repetition_loop"] == lines
+    assert (0, "heavy: []\n") == (await worker.wait(), out.decode()), err.decode()
+
+
+async def test_without_the_setting_the_worker_says_so(folder: Path) -> None:
+    """The code does not run, and the message names the setting."""
+    config = _slow_config(folder, trusted=False)
+    worker = await _start(_RUN, folder / "c.sock", config)
+    _, err = await asyncio.wait_for(worker.communicate(), DEADLINE_S)
+
+    assert 0 != worker.returncode
+    assert "target.trust_remote_code = true" in err.decode()
+
+
 class _Once:
     """A client that has one batch and then goes away."""
 
@@ -202,4 +247,5 @@ def test_the_tiny_model_renders_checks_and_trains_natively(tiny_model: Path) -> 
         (),
         False,  # noqa: FBT003 - record fields
     )
-    assert TextChecker(renderer).check(job) == TextVerdict(1, 1, None)
+    checker = TextChecker(renderer, checks_of=lambda _: ChecksConfig(tools="any"))
+    assert checker.check(job) == TextVerdict(1, 1, None)

@@ -19,10 +19,10 @@ from eagled.readers.pick import pick
 from eagled.readers.sources import SourceRow
 from eagled.text.canonical import canonical
 from eagled.text.identity import conversation_uid, normalised, question_key
+from eagled.text.language import speaks
 from eagled.text.messages import Conversation, Role
 from eagled.text.rows import Candidate
 from eagled.types import RowReason
-from eagled.workers.preparation.language import speaks
 from eagled.workers.preparation.messages import Job, Passed, Refused
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import zstandard
 
+from eagled.config import ChecksConfig
 from eagled.prepared import conversation_of
 from eagled.text.answer import parse_answer
 from eagled.text.check import OnLength, TextChecker
@@ -121,6 +122,121 @@ def test_a_natural_stop_inside_reasoning_is_told_apart() -> None:
     assert chat["choices"][0]["message"]["reasoning_content"] == answer.reasoning
 
 
+def _with(**settings: Any) -> TextChecker:
+    checks = ChecksConfig(**settings)
+    return TextChecker(toy_renderer(), checks_of=lambda _: checks)
+
+
+_STUCK = "Wait, I should look again. " * 40
+
+
+@pytest.mark.parametrize("finish", [Finish.STOP, Finish.LENGTH])
+@pytest.mark.parametrize("text", ["</think>STUCK", "hm STUCK", "STUCK</think>ok"])
+def test_a_loop_is_refused_wherever_it_is(text: str, finish: Finish) -> None:
+    """In content or reasoning, with an end or cut: the loop is the reason, not what follows."""
+    verdict = _check(_ids(text.replace("STUCK", _STUCK) + "<|im_end|>"), finish=finish)
+
+    assert OutputReason.REPETITION_LOOP == verdict.reason
+    assert verdict.detail.endswith(f"repeat every {len(_ids(_STUCK)) // 40}")
+    job = text_job(_prompt(), _ids(f"</think>{_STUCK}<|im_end|>"))
+    assert _with(loop_tokens=0).check(job).reason is None
+    assert _with(loop_tokens=5000).check(job).reason is None
+
+
+def test_data_in_a_call_may_repeat() -> None:
+    """An argument of zeros is no loop, a stuck sentence beside it is."""
+    zeros = '{"t": "' + "0" * 2000 + '"}'
+    call = (
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0"
+        f"<|tool_call_argument_begin|>{zeros}<|tool_call_end|><|tool_calls_section_end|><|im_end|>"
+    )
+    body = _body([], tools="f")
+
+    assert _check(_ids(f"</think>Here.{call}"), conversation=body).reason is None
+    stuck = _check(_ids(f"</think>{_STUCK}{call}"), conversation=body)
+    assert OutputReason.REPETITION_LOOP == stuck.reason
+
+
+def test_a_call_must_name_a_declared_function() -> None:
+    """Declared names, or where nothing is declared those of the recording; else it is refused."""
+    output = _ids(
+        "</think><|tool_calls_section_begin|><|tool_call_begin|>functions.f:0"
+        "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|><|im_end|>"
+    )
+    refused = _check(output, conversation=_body([], tools="g h"))
+
+    assert (OutputReason.UNDECLARED_TOOL, "'f' is called; declared: g, h") == (
+        refused.reason,
+        refused.detail,
+    )
+    assert _check(output, conversation=_body([], tools="g f")).reason is None
+    assert _check(output).detail == "'f' is called; declared: none"
+    assert _with(tools="any").check(text_job(_prompt(), output)).reason is None
+    recorded = zstandard.compress(
+        json.dumps(
+            {
+                "messages": [
+                    {
+                        "role": "assistant",
+                        "content": "",
+                        "tool_calls": [{"id": "i", "function": {"name": "f", "arguments": "{}"}}],
+                    }
+                ],
+                "tools": None,
+                "targets": [1],
+                "thinking": None,
+            }
+        ).encode()
+    )
+    assert _check(output, conversation=recorded).reason is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"min_tokens": 4}, OutputReason.ANSWER_TOO_SHORT),
+        ({"min_tokens": 3}, None),
+        ({"max_tokens": 2}, OutputReason.ANSWER_TOO_LONG),
+        ({"max_tokens": 3}, None),
+    ],
+)
+def test_length_is_counted_in_tokens_without_the_stop(
+    settings: dict[str, int], reason: OutputReason | None
+) -> None:
+    """The answer is </think>, h, i: three tokens."""
+    verdict = _with(**settings).check(text_job(_prompt(), _ids("</think>hi<|im_end|>")))
+
+    assert reason == verdict.reason
+
+
+def test_the_language_of_the_content_counts() -> None:
+    """Content in another script or language is refused; code and short texts say nothing."""
+    english = "The answer is in the box that you have with you, and it is for this."
+    german = "Das ist nicht die Antwort, die ich mit dem Kasten und der Frage für Sie habe."
+    chinese = "答案在这里请看。"
+    checker = _with(languages=("en",))
+    reasons = [
+        checker.check(text_job(_prompt(), _ids(f"</think>{text}<|im_end|>"))).reason
+        for text in (english, german, chinese, "42", f"Look:\n```\n{chinese}\n```")
+    ]
+
+    other = OutputReason.OTHER_LANGUAGE
+    assert [None, other, other, None, None] == reasons
+
+
+def test_each_dataset_has_its_own_checks() -> None:
+    """A dataset's section replaces the general one."""
+    config = toy_config(
+        Path("/nowhere"),
+        "rows.jsonl",
+        dataset={"checks": {"max_tokens": 5}},
+        checks={"min_tokens": 2},
+    )
+
+    assert (5, 1) == (config.checks_of("d").max_tokens, config.checks_of("d").min_tokens)
+    assert (0, 2) == (config.checks_of("x").max_tokens, config.checks_of("x").min_tokens)
+
+
 @pytest.mark.fault("F17")
 def test_a_call_cut_by_the_limit_is_no_finished_turn() -> None:
     """Kept as a cut sample at most, with nothing repaired and nothing after it."""
@@ -148,7 +264,7 @@ def test_odd_call_markers_do_not_lose_the_call() -> None:
     assert call.name == "write"
     assert len(call.arguments) > 8192
     assert len(json.loads(call.arguments)["t"]) == len(call.arguments) - len('{"t": ""}')
-    assert _check(output, finish=finish).reason is None
+    assert _check(output, finish=finish, conversation=_body([], tools="write")).reason is None
 
 
 @pytest.mark.fault("F20")
@@ -187,20 +303,21 @@ def test_markers_are_read_from_ids() -> None:
     assert "<|tool" not in body["text"]
     [call] = parse_answer(toy_renderer(), _prompt(), ids).calls
     assert (call.name, call.arguments, call.id) == ("f", "{}", "functions.f:0")
-    assert _check(ids).reason is None
+    assert _check(ids, conversation=_body([], tools="f")).reason is None
 
 
 # --- replay ---------------------------------------------------------------------------------
 
 
-def _body(later: list[str]) -> bytes:
-    """Return a stored conversation: hello, then these user turns."""
+def _body(later: list[str], *, tools: str = "") -> bytes:
+    """Return a stored conversation: hello, then these user turns; `tools` are declared names."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": "hello"}]
     targets = [1]
     for text in later:
         messages += [{"role": "assistant", "content": "old"}, {"role": "user", "content": text}]
         targets.append(len(messages))
-    value = {"messages": messages, "tools": None, "targets": targets, "thinking": None}
+    declared = [{"type": "function", "function": {"name": name}} for name in tools.split()] or None
+    value = {"messages": messages, "tools": declared, "targets": targets, "thinking": None}
     return zstandard.compress(json.dumps(value).encode())
 
 
@@ -298,7 +415,7 @@ def test_a_new_call_where_none_was_recorded_ends_the_conversation() -> None:
         "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|><|im_end|>"
     )
 
-    verdict = _check(_ids(call), conversation=_body(["next"]), has_next=True)
+    verdict = _check(_ids(call), conversation=_body(["next"], tools="f"), has_next=True)
 
     assert (verdict.reason, verdict.next_reason) == (None, OutputReason.TOOL_CALLS_DIFFER)
 
