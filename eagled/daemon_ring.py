@@ -47,6 +47,7 @@ class RingDesk:
         self._seen_bytes = 0  # of the desk's commits, when the sizes were read
         self._measured: float | None = None  # bytes a token of every shard so far
         self._busy = asyncio.Lock()
+        self._saving = asyncio.Lock()
 
     @property
     def active(self) -> bool:
@@ -183,7 +184,8 @@ class RingDesk:
                 self._doorbell.ring()
 
     async def _save(self) -> None:
-        await asyncio.to_thread(write_json, self._paths.ring, self._ring.to_dict())
+        async with self._saving:  # one temporary name; the last one writes what holds
+            await asyncio.to_thread(write_json, self._paths.ring, self._ring.to_dict())
 
 
 def _remove(path: Path) -> None:
