@@ -177,12 +177,16 @@ def tools_of(value: object) -> Tools | None:
         return None
     if not isinstance(value, list) or not all(isinstance(tool, dict) for tool in value):
         raise RowRejectedError(RowReason.BAD_SCHEMA, "tools are not a list of objects")
-    _require_json(value)
+    require_json(value)
     return tuple(_wrapped(tool) for tool in value)
 
 
-def _require_json(value: object) -> None:
-    """Refuse what JSON cannot hold, before it is silently written as null."""
+def require_json(value: object) -> None:
+    """Refuse declared tools that JSON cannot hold, before anything is silently written as null.
+
+    Raises:
+        RowRejectedError: if there is a NaN or half a character in them.
+    """
     try:
         json.dumps(value, allow_nan=False, ensure_ascii=False).encode("utf-8")
     except (ValueError, TypeError) as exc:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from eagled.readers.base import Format, RawCall, RawRow, RawTurn, Row
+from eagled.readers.base import Format, RawCall, RawRow, RawTurn, Row, require_json
 from eagled.readers.openai import read_messages
 from eagled.text.messages import Tools
 from eagled.types import Mode
@@ -72,17 +72,19 @@ def _system(turn: RawTurn, *, offered: bool) -> RawTurn:
 
 
 def _declared(text: str) -> Tools:
-    return tuple(
+    tools = tuple(
         {"type": "function", "function": _function(found["name"], found["body"])}
         for found in _FUNCTION.finditer(text)
     )
+    require_json(tools)
+    return tools
 
 
 def _function(name: str, body: str) -> dict[str, Any]:
     head, _, rest = body.partition("Parameters:")
     description = head.strip().removeprefix("Description:").strip()
     found = list(_PARAMETER.finditer(rest))
-    ends = [*(match.start() for match in found[1:]), len(rest)]
+    ends = [*(match.start() for match in found), len(rest)][1:]
     properties = {
         match["name"]: _schema(match["type"].strip(), match["text"] + rest[match.end() : end])
         for match, end in zip(found, ends, strict=True)

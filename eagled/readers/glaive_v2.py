@@ -12,7 +12,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from eagled.errors import RowRejectedError
-from eagled.readers.base import Format, RawCall, RawRow, RawTurn, Row, source_id_of
+from eagled.readers.base import (
+    Format,
+    RawCall,
+    RawRow,
+    RawTurn,
+    Row,
+    require_json,
+    source_id_of,
+)
 from eagled.text.messages import Tools
 from eagled.types import RowReason
 
@@ -56,6 +64,7 @@ def _declared(system: str) -> Tools | None:
         at = end
         if isinstance(value, dict) and isinstance(value.get("name"), str):
             found.append({"type": "function", "function": _function(value)})
+    require_json(found)
     return tuple(found) or None
 
 
