@@ -27,6 +27,7 @@ from eagled.commands import (
     setup,
     shards,
     train,
+    verify,
 )
 from eagled.errors import EagledError
 from eagled.printable import printable
@@ -43,7 +44,7 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (setup, process, control, look, data, train):
+for module in (setup, process, control, look, data, verify, train):
     module.register(app)
 app.add_typer(plan.app, name="plan")
 app.add_typer(shards.app, name="shards")

@@ -46,7 +46,7 @@ def _remove_consumed(folder: Path, names: Iterable[str]) -> None:
 
 
 async def _damaged(store: Store, paths: StatePaths, name: str, cause: str, *, known: bool) -> str:
-    await asyncio.to_thread(_move_aside, paths, name)
+    await asyncio.to_thread(move_aside, paths, name)
     line = f"shard {name} set aside: {cause}"
     if known:
         again = await store.drop_shard(name, cause)
@@ -55,7 +55,7 @@ async def _damaged(store: Store, paths: StatePaths, name: str, cause: str, *, kn
     return line
 
 
-def _move_aside(paths: StatePaths, name: str) -> None:
+def move_aside(paths: StatePaths, name: str) -> None:
     """Move a shard into quarantine under a name that is free there."""
     source = paths.shards / name
     if not source.exists():

@@ -1,4 +1,4 @@
-"""Commands that work on files: prepare, look at lengths, vocabulary, verify."""
+"""Commands that work on files: prepare, look at lengths, vocabulary."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from eagled.commands.common import (
     JsonOption,
     SetOption,
     load,
-    progress_line,
     say,
     say_json,
     warn,
@@ -26,14 +25,13 @@ if TYPE_CHECKING:
     from eagled.cuts import Capacity
     from eagled.paths import StatePaths
     from eagled.profile import LengthProfile
-    from eagled.shards.verify import Finding, VerifyReport
 
 _NamesArgument = Annotated[list[str] | None, typer.Argument(help="Datasets; none is all.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to `app`."""
-    for command in (prep, profile, vocab, verify):
+    for command in (prep, profile, vocab):
         app.command()(command)
 
 
@@ -180,68 +178,3 @@ def vocab(
         say(f"  {shown}")
     if result.fillers:
         say(f"  {result.fillers} places are fillers: the corpus has too few different tokens")
-
-
-def verify(
-    *,
-    repair: Annotated[
-        bool, typer.Option("--repair", help="Have damaged shards extracted again.")
-    ] = False,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Re-read every shard and compare it with the database."""
-    from eagled.paths import StatePaths
-
-    report, findings = _verified(StatePaths(load(config).config.run.state_dir))
-    progress_line("")
-    if as_json:
-        say_json(
-            {
-                "ok": not findings,
-                "files": report.files,
-                "samples": report.samples,
-                "tokens": report.tokens,
-                "bytes_read": report.bytes_read,
-                "findings": [
-                    {"file": f.file, "uid": f.uid, "problem": f.problem} for f in findings
-                ],
-            }
-        )
-    else:
-        for finding in findings:
-            warn(" ".join(part for part in (finding.file, finding.uid, finding.problem) if part))
-        outcome = f"{len(findings)} findings" if findings else "all right"
-        say(f"{report.files} shards, {report.samples} samples, {report.tokens} tokens: {outcome}")
-    if repair:
-        _drop(config, sorted({finding.file for finding in findings}))
-    if findings:
-        raise typer.Exit(ArtifactError.exit_code)
-
-
-def _verified(paths: StatePaths) -> tuple[VerifyReport, list[Finding]]:
-    """Return what was read and found; a shard that was committed meanwhile is no finding."""
-    from eagled.shards.verify import verify_shards
-    from eagled.store import StoreReader
-    from eagled.workers.verify import committed, verify_run
-
-    if not paths.database.is_file():
-        report = verify_shards(paths.shards, progress=_show_file)
-        return report, list(report.findings)
-    with StoreReader(paths.database) as reader:
-        before = set(committed(reader.shards()))
-        report = verify_run(reader, paths.shards, progress=_show_file)
-        new = set(committed(reader.shards())) - before
-    return report, [finding for finding in report.findings if finding.file not in new]
-
-
-def _show_file(name: str, done: int, total: int) -> None:
-    progress_line(f"{done + 1}/{total} {name}")
-
-
-def _drop(config: Path | None, names: list[str]) -> None:
-    from eagled.commands.common import call_post
-
-    for name in names:
-        reply = call_post(config, f"/v1/shards/{name}/drop", {"reason": "eagled verify --repair"})
-        say(f"{name}: {reply['message']}")

@@ -16,14 +16,29 @@ from eagled.types import ShardRecord
 
 
 def verify_run(
-    reader: StoreReader, shards: Path, *, progress: Progress | None = None
+    reader: StoreReader,
+    shards: Path,
+    *,
+    progress: Progress | None = None,
+    share: float = 1.0,
+    seed: int = 0,
 ) -> VerifyReport:
-    """Return what does not hold in the shard folder, compared with the database."""
+    """Return what does not hold in the shard folder, compared with the database.
+
+    Args:
+        reader: of the run's database.
+        shards: the shard folder.
+        progress: called before each file.
+        share: of the samples, whose states are read.
+        seed: of the choice of these.
+    """
     return verify_shards(
         shards,
         committed(reader.shards()),
         members_of=lambda name: members(reader, name),
         progress=progress,
+        share=share,
+        seed=seed,
     )
 
 

@@ -17,7 +17,7 @@ from eagled.shards.container import map_arrays, read_container
 from eagled.shards.format import StatesSample, read_shard_header
 from eagled.shards.verify import Member, verify_shards
 from eagled.types import ShardRecord
-from tests.faults import fault_file
+from tests.faults import fault_file, fault_row
 from tests.unit.shards.helpers import manifest, sample, write_shard
 
 
@@ -200,3 +200,62 @@ def test_members_of_the_database(
     found = problems(tmp_path, members_of=lambda name: stored[name])
     assert [uid for uid, _ in found] == [sample(2).uid] * (words is not None)
     assert all(words in problem for _, problem in found if words)
+
+
+@pytest.mark.fault("F73")
+@pytest.mark.fault("F74")
+def test_every_damaged_file_is_found_and_stops_nothing(tmp_path: Path) -> None:
+    """Each damaged input under a committed name is named with its cause; a good shard is read."""
+    good = write_shard(tmp_path, [sample(1), sample(2)])
+    names = [Path(f).name for f in (*fault_row("F73")["files"], *fault_row("F74")["files"])]
+    whole = fault_file("disk/ok.safetensors")
+    expected = {good.path.name: good.record}
+    for name in names:
+        (tmp_path / name).write_bytes(fault_file(f"disk/{name}").read_bytes())
+        size, digest = whole.stat().st_size, sha256_file(whole)
+        expected[name] = ShardRecord(name, digest, size, 1, 10, "m")
+
+    report = verify_shards(tmp_path, expected)
+
+    causes: dict[str, list[str]] = {name: [] for name in names}
+    for finding in report.findings:
+        causes[finding.file].append(finding.problem)
+    assert good.path.name not in report.bad_files
+    assert report.samples == 2
+    damage = {name: [c for c in causes[name] if "missing tensor" not in c] for name in names}
+    assert [name for name in names if not damage[name]] == ["ok.safetensors"]
+    words = {
+        "cut_data": "cut", "cut_header": "cut inside the header", "empty": "empty",
+        "trailing": "follow the last tensor", "huge_header": "claims",
+        "zero_header": "zero bytes", "zero_tail": "SHA-256",
+    }  # fmt: skip
+    for stem, word in words.items():
+        assert any(word in cause for cause in damage[f"{stem}.safetensors"]), damage
+
+
+def test_a_sampled_check_reads_a_share(tmp_path: Path) -> None:
+    """About the asked share of samples, the same for the same seed, others for another."""
+    shard = write_shard(tmp_path, [sample(n) for n in range(200)])
+    expected = {shard.path.name: shard.record}
+    seen = [verify_shards(tmp_path, expected, share=0.2, seed=s).samples for s in (1, 1, 2)]
+    full = verify_shards(tmp_path, expected)
+
+    assert seen[0] == seen[1]
+    assert all(20 < n < 60 for n in seen)
+    assert (full.samples, full.bytes_read) == (200, shard.record.file_bytes)
+    assert verify_shards(tmp_path, expected, share=0.2).bytes_read < full.bytes_read / 2
+
+
+def test_a_sampled_check_still_finds_torn_files_and_chosen_damage(tmp_path: Path) -> None:
+    """Header, size and counts of all files; states of the chosen samples."""
+    shard = write_shard(
+        tmp_path, [altered(n, aux=np.full((6, 24), 0x7F80, np.uint16)) for n in range(50)]
+    )
+    torn = write_shard(tmp_path, [sample(99)])
+    torn.path.write_bytes(torn.path.read_bytes()[:-1])
+    expected = {s.path.name: s.record for s in (shard, torn)}
+
+    report = verify_shards(tmp_path, expected, share=0.1)
+    found = {f.uid for f in report.findings if f.file == shard.path.name}
+    assert len(found) == report.samples > 0
+    assert torn.path.name in report.bad_files
