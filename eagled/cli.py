@@ -23,6 +23,7 @@ from eagled.commands import (
     look,
     plan,
     process,
+    serve,
     service,
     setup,
     shards,
@@ -44,7 +45,7 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (setup, process, control, look, data, verify, train):
+for module in (setup, process, serve, control, look, data, verify, train):
     module.register(app)
 app.add_typer(plan.app, name="plan")
 app.add_typer(shards.app, name="shards")

@@ -11,45 +11,25 @@ import os
 import resource
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
-from eagled.config import Config, ServerConfig
+from eagled.config import Config
 from eagled.config_load import LoadedConfig
 from eagled.control.protocol import MAX_SOCKET_PATH_BYTES
 from eagled.disk import file_system
-from eagled.errors import ConfigError, EagledError
+from eagled.doctor_server import examine_server
+from eagled.errors import ConfigError
 from eagled.limits import needed_files
 from eagled.paths import StatePaths
-from eagled.server.client import SglangClient
-from eagled.server.fingerprint import fingerprint
 from eagled.server.model_folder import ModelFacts, read_model_facts
 from eagled.socket_path import daemon_socket
+from eagled.verdicts import Check, Verdict
 
-SERVER_TIMEOUT_S = 20.0
+__all__ = ["Check", "Verdict", "examine"]
+
 WAL_RESET_FIXED = (3, 51, 3)
 WAL_RESET_BACKPORTS = {(3, 44, 6), (3, 50, 7)}  # older lines that got the same fix
 OLDEST_SQLITE = (3, 37, 0)  # STRICT tables
-_UNKNOWN_VOCAB = 1 << 32  # the probe sends no ids
-
-
-class Verdict(StrEnum):
-    """How a check ended."""
-
-    OK = "ok"
-    WARN = "warn"
-    FAIL = "fail"
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that was looked at; `advice` is empty when there is nothing to do."""
-
-    name: str
-    verdict: Verdict
-    found: str
-    advice: str = ""
 
 
 def examine(loaded: LoadedConfig) -> list[Check]:
@@ -147,29 +127,7 @@ async def _servers(config: Config, facts: ModelFacts | None) -> list[Check]:
     if not config.servers:
         advice = "add [[servers]] with the address of an SGLang server, or run `eagled engine`"
         return [Check("server", Verdict.WARN, "none configured", advice)]
-    return list(await asyncio.gather(*(_server(config, s, facts) for s in config.servers)))
-
-
-async def _server(config: Config, server: ServerConfig, facts: ModelFacts | None) -> Check:
-    name = f"server {server.url}"
-    try:
-        async with (
-            asyncio.timeout(SERVER_TIMEOUT_S),
-            SglangClient(server, config.generation, vocab_size=_UNKNOWN_VOCAB) as client,
-        ):
-            info, model = await client.server_info(), await client.model_info()
-    except (EagledError, TimeoutError) as exc:
-        return Check(name, Verdict.WARN, str(exc) or "no answer", "start it; the daemon waits")
-    print_ = fingerprint(info, model, facts.vocab_size if facts is not None else None)
-    found = f"{model.model_path}, context {info.context}, version {info.version}, {print_.short}"
-    if info.speculative:
-        advice = (
-            f"it drafts with {info.speculative}: answers are the target's all the same, but rates "
-            "measured for planning are not the plain server's"
-        )
-        return Check(name, Verdict.WARN, found, advice)
-    lanes = [lane.context for lane in config.lanes.values() if lane.context]
-    if info.context is not None and lanes and max(lanes) > info.context:
-        advice = f"a lane's context {max(lanes)} is over the server's: start it with more"
-        return Check(name, Verdict.FAIL, found, advice)
-    return Check(name, Verdict.OK, found)
+    checks: list[Check] = []
+    for server in config.servers:
+        checks += await examine_server(config, server, facts)
+    return checks

@@ -90,8 +90,7 @@ def doctor(
         say_json({"ok": not failed, "checks": rows})
     else:
         for check in checks:
-            say(f"{check.verdict.value:4}  {check.name}: {check.found}")
-            if check.advice:
-                say(f"      {check.advice}")
+            for line in check.lines():
+                say(line)
     if failed:
         raise typer.Exit(ConfigError.exit_code)

@@ -43,6 +43,7 @@ from eagled.server.protocol import (
     GenerateRequest,
     Load,
     ModelInfo,
+    ServerFlags,
     ServerInfo,
     ServerLimits,
 )
@@ -234,6 +235,44 @@ class SglangClient:
             tokenizer_path=str(raw.get("tokenizer_path") or path),
         )
 
+    async def flags(self) -> ServerFlags:
+        """Return how the server says that it was started; a router or other server says little."""
+        try:
+            raw = await self._get_object("/server_info", "/get_server_info")
+        except _MissingError:
+            return ServerFlags()
+        aux = raw.get("return_aux_hidden_state_layer_ids")
+        return ServerFlags(
+            speculative=_text(raw.get("speculative_algorithm")),
+            draft=_text(raw.get("speculative_draft_model_path")),
+            radix_cache_off=bool(raw.get("disable_radix_cache")),
+            metrics=bool(raw.get("enable_metrics")),
+            hidden_states=bool(raw.get("enable_return_hidden_states")),
+            reasoning_parser=_text(raw.get("reasoning_parser")),
+            tool_call_parser=_text(raw.get("tool_call_parser")),
+            truncates=bool(raw.get("allow_auto_truncate")),
+            aux_layers=tuple(k for k in aux if isinstance(k, int)) if isinstance(aux, list) else (),
+        )
+
+    async def encode(self, text: str) -> tuple[int, ...]:
+        """Return the ids that the server's own tokenizer gives a text; it makes one token.
+
+        Raises:
+            EagledError: if the server does not take text, or does not answer.
+        """
+        one = {"max_new_tokens": 1, "temperature": 0}
+        body = {"text": text, "sampling_params": one, "return_logprob": True,
+                "logprob_start_len": 0}  # fmt: skip
+        async with self._call("POST", "/generate", HEALTH_TIMEOUT_S, body) as response:
+            raw = await response.read()
+            if response.status != OK:
+                raise self._error(response.status, response.headers, raw, None)
+        meta = _json_object("/generate", raw).get("meta_info")
+        rows = meta.get("input_token_logprobs") if isinstance(meta, dict) else None
+        if not isinstance(rows, list) or not rows:
+            raise ReplyBrokenError("/generate gave no ids of its prompt")
+        return tuple(int(row[1]) for row in rows)
+
     async def loads(self, timeout_s: float = INFO_TIMEOUT_S) -> Load | None:
         """Return the server's load; None when no endpoint of it tells one.
 
@@ -321,7 +360,7 @@ class SglangClient:
 
     @asynccontextmanager
     async def _call(
-        self, method: str, path: str, timeout_s: float, data: dict[str, str] | None = None
+        self, method: str, path: str, timeout_s: float, data: Mapping[str, Any] | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Make one short call on a connection of its own."""
         assert self._session is not None, "used outside its context"  # noqa: S101 - a bug, not input

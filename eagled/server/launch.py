@@ -226,7 +226,7 @@ class Launcher:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=out,
                 stderr=asyncio.subprocess.STDOUT,
-                env={**_own_env(), **launch.env},
+                env={**own_env(), **launch.env},
                 start_new_session=True,
             )
         self.starts += 1
@@ -350,7 +350,7 @@ def tail_of(log: Path) -> str:
         return ""
 
 
-def _own_env() -> dict[str, str]:
+def own_env() -> dict[str, str]:
     """Return our environment without what speaks of us to systemd or names our secrets."""
     ours = {"NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_PID", "LISTEN_FDS"}
     return {

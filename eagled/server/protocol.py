@@ -113,3 +113,21 @@ class Load:
     total_tokens: int
     usage: float
     tok_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFlags:
+    """How a server was started, by its own word; None or False where it does not say.
+
+    `draft` is the draft's folder, `aux_layers` the engine's own layer numbers.
+    """
+
+    speculative: str | None = None
+    draft: str | None = None
+    radix_cache_off: bool = False
+    metrics: bool = False
+    hidden_states: bool = False
+    reasoning_parser: str | None = None
+    tool_call_parser: str | None = None
+    truncates: bool = False
+    aux_layers: tuple[int, ...] = ()
