@@ -1,6 +1,6 @@
 """Serve a simulated SGLang-like engine over HTTP in scaled time.
 
-    python -m bench.sim_server --host-shape flat-1500k --scale 50 --port 0
+    python -m bench.sim_server --host-shape flat-1500k --scale 50
     python -m bench.sim_server --host-shape random-07 --loads get_load
 
 Prints the port on the first line. The engine is `bench/sim/engine.py`; see `bench/sim/http.py` for
@@ -30,7 +30,7 @@ def parse(words: list[str]) -> tuple[Setting, int]:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--host-shape", default="first-run-600k")
     parser.add_argument("--scale", type=float, default=50.0)
-    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("port", type=int, nargs="?", default=0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=float, default=900.0, help="median answer in tokens")
     parser.add_argument("--sigma", type=float, default=0.9)

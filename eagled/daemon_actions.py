@@ -80,6 +80,7 @@ class DaemonActions:
             counters=counters,
             lanes=await store.lanes(),
             lane_metrics=metrics.lanes,
+            admission=metrics.admission,
             datasets=await store.datasets(),
             servers=[_server(run, server) for server in metrics.servers],
             shards=totals,
@@ -257,6 +258,7 @@ def phase_of(run: Runtime, counters: Sequence[CounterRow]) -> str:
 
 def _server(run: Runtime, server: ServerMetrics) -> ServerView:
     load: Load | None = run.loads.get(server.url)
+    decided = server.admission
     return ServerView(
         url=server.url,
         state=server.state,
@@ -269,6 +271,14 @@ def _server(run: Runtime, server: ServerMetrics) -> ServerView:
         gen_tok_per_s=round(load.tok_per_s, 2) if load else None,
         faults=server.faults,
         error=server.detail or None,
+        leaving=server.leaving,
+        budget_tokens=decided.budget_tokens if decided else None,
+        free_tokens=decided.free_tokens if decided else None,
+        used_tokens=decided.used_tokens if decided else None,
+        total_tokens=decided.total_tokens if decided else None,
+        admission=decided.reason if decided else None,
+        retractions=decided.retractions if decided else 0,
+        could_run=decided.could_run if decided else None,
     )
 
 

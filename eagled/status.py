@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from eagled.clock import iso_utc
@@ -18,6 +18,7 @@ from eagled.disk import DiskView
 from eagled.progress import Progress, time_left
 from eagled.store.records import CounterRow, DatasetRow, LaneRow
 from eagled.types import SampleState
+from eagled.workers.generation.admission import LaneAdmission
 from eagled.workers.generation.rates import LaneMetrics
 
 State = SampleState
@@ -41,6 +42,14 @@ class ServerView:
     gen_tok_per_s: float | None
     faults: int
     error: str | None
+    leaving: bool = False
+    budget_tokens: int | None = None
+    free_tokens: int | None = None
+    used_tokens: int | None = None
+    total_tokens: int | None = None
+    admission: str | None = None
+    retractions: int = 0
+    could_run: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +118,7 @@ class Facts:
     stale_completions: int
     queue_depth: int
     workers: Mapping[str, int]
+    admission: Mapping[str, LaneAdmission] = field(default_factory=dict)
 
 
 def build_status(facts: Facts, progress: Progress) -> dict[str, Any]:
@@ -188,6 +198,16 @@ def _lane(row: LaneRow, facts: Facts, progress: Progress) -> dict[str, Any]:
         "p95_s": _rounded(metrics.p95_s if metrics else None),
         "eta_s": _rounded(time_left(open_, progress.finish_rate(f"lane:{row.name}"))),
         "history": progress.out_history(row.name),
+        **_admission(facts.admission.get(row.name)),
+    }
+
+
+def _admission(found: LaneAdmission | None) -> dict[str, Any]:
+    return {
+        "target": found.target if found is not None else None,
+        "target_reason": found.why if found is not None else None,
+        "share": found.share if found is not None else None,
+        "limit_costs": _rounded(found.limit_costs if found is not None else None, 4),
     }
 
 

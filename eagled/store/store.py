@@ -375,6 +375,10 @@ class Store:
         """Store one live setting."""
         await self._do(control.SetSetting(key, value, uid))
 
+    async def remember(self, key: str, value: str) -> None:
+        """Store one setting of the daemon's own, without an event."""
+        await self._do(control.SetSetting(key, value, -1, quiet=True))
+
     async def settings(self) -> dict[str, str]:
         """Return all live settings."""
         return await self._read(queries.settings)

@@ -3,13 +3,15 @@
 Guarantee: a lane never claims more than it can send; each claim is sent once and settled once
 (`generation/settle.py`), or given back when the generator stops or a server is found stuck.
 Nothing is sent before a server's identity was checked. While nothing finishes, nothing runs here
-but one look at each server every `probe_interval_s`.
+but one look at each server every `probe_interval_s`, and one at its load every
+`feedback_interval_s` where a lane's concurrency is "auto".
 
 Decisions:
 - A place is free when its reply has arrived, not when it is on disk: the server never waits for
   the disk. `Lane.room` bounds how many outcomes may wait for it.
-- When the servers take less than the lanes want, lanes share in proportion to their targets and
-  lend what they have no work for (`lane.quota`).
+- An "auto" lane goes by its share of the tokens that the servers take (`generation/admission.py`);
+  lanes of a fixed number share places in proportion to it (`lane.quota`). Both lend what they have
+  no work for.
 - Lane limits and pauses live here and in the store; whoever changes the store calls `refresh`,
   and whoever adds work calls `wake`.
 """
@@ -21,15 +23,15 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from eagled.clock import Clock
 from eagled.config import Config
-from eagled.errors import ArtifactError, AuthError, ContentError, RetryableError
+from eagled.errors import ArtifactError, AuthError, ContentError, EagledError, RetryableError
 from eagled.lanes import max_new_for, ordered_lanes
 from eagled.printable import printable
 from eagled.retry import Random
@@ -38,6 +40,12 @@ from eagled.server.client import SglangClient
 from eagled.server.protocol import GenerateRequest
 from eagled.store.records import CounterRow, LaneRow, Recovery
 from eagled.types import Claim, EventKind, Fence, OutputReason, SampleState
+from eagled.workers.generation.admission import (
+    Admission,
+    LaneAdmission,
+    LengthStore,
+    ServerAdmission,
+)
 from eagled.workers.generation.endpoint import Endpoint, Flight
 from eagled.workers.generation.extend import sent_ids
 from eagled.workers.generation.identity import RunIdentity, SettingsStore
@@ -57,7 +65,7 @@ ABORTS_AT_ONCE = 16
 _EXPECTED = (RetryableError, ContentError, AuthError, ArtifactError)  # `policy.decide` knows them
 
 
-class GenerationStore(OutcomeStore, SettingsStore, Protocol):
+class GenerationStore(OutcomeStore, SettingsStore, LengthStore, Protocol):
     """What the generator needs of the store."""
 
     @property
@@ -101,6 +109,8 @@ class ServerMetrics:
     version: str
     model: str
     detail: str
+    leaving: bool = False
+    admission: ServerAdmission | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +124,7 @@ class GeneratorMetrics:
     servers: tuple[ServerMetrics, ...]
     draining: bool
     oldest_s: float | None
+    admission: dict[str, LaneAdmission] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +197,11 @@ class Generator:
             queued=self.wake,
             held=self._wake_after,
         )
-        self._reserved = 0
+        self._admission = Admission(
+            generation, clock, store, self._claim_order, self._router, self._servers_changed
+        )
+        for endpoint in self._router.endpoints:
+            endpoint.watcher = self._admission
         self._stopping = False
         self._draining = False
         self._retries = asyncio.Event()
@@ -204,6 +219,7 @@ class Generator:
         """Read the live settings, end what an earlier life left running, and begin."""
         self._failure = asyncio.get_running_loop().create_future()
         await self._identity.load()
+        await self._admission.load()
         await self.refresh()
         if await self._retries_wait():
             self._retries.set()
@@ -212,6 +228,7 @@ class Generator:
             if rids:
                 self._chores.spawn(self._abort_all(endpoint, rids), "abort left-overs")
             self._watchers.spawn(self._monitors[endpoint].run(), f"watch {endpoint.url}")
+            self._watchers.spawn(self._admission.watch(endpoint), f"look at {endpoint.url}")
         self._watchers.spawn(self._wake_retries(), "retry timer")
         for lane in self._lanes.values():
             self._runners.spawn(self._run_lane(lane), f"lane {lane.name}")
@@ -232,6 +249,8 @@ class Generator:
             await tasks.drained(STOP_GRACE_S)
         for tasks in (self._runners, self._flights, self._chores, self._watchers):
             await tasks.cancel_all(STOP_GRACE_S)
+        with contextlib.suppress(EagledError):
+            await self._admission.save()  # what it learned is worth a try, not an error
         return left
 
     async def failed(self) -> None:
@@ -290,6 +309,10 @@ class Generator:
         """Return the requests of a lane that are at a server."""
         return self._lanes[lane].in_flight
 
+    def expected(self) -> Mapping[str, dict[str, Any]]:
+        """Return by dataset how long an answer is expected to be, and from how many."""
+        return self._admission.expected.table(self._clock.monotonic())
+
     @property
     def idle(self) -> bool:
         """Return whether nothing is at a server or on its way to the disk."""
@@ -299,10 +322,14 @@ class Generator:
         """Return what the status page shows."""
         now = self._clock.monotonic()
         lanes = {name: lane.metrics(now) for name, lane in self._lanes.items()}
-        servers = tuple(_server_metrics(e) for e in self._router.endpoints)
+        admission = {name: self._admission.view(lane) for name, lane in self._lanes.items()}
+        servers = tuple(
+            replace(_server_metrics(e), admission=self._admission.server_view(e))
+            for e in self._router.endpoints
+        )
         started = [f.started_at for e in self._router.endpoints for f in e.flights]
         oldest_s = now - min(started) if started else None
-        return GeneratorMetrics(lanes, servers, self._draining, oldest_s)
+        return GeneratorMetrics(lanes, servers, self._draining, oldest_s, admission)
 
     # -- lanes
 
@@ -315,7 +342,7 @@ class Generator:
                 lane.wanted.clear()
                 continue
             lane.dry = True  # news that comes during the claim unsets it
-            with self._reserve(n):
+            with _reserve(lane, n):
                 claims = await self._settler.stored(partial(self._store.claim, lane.name, n))
             if len(claims) == n:
                 lane.dry = False
@@ -326,20 +353,16 @@ class Generator:
     def _room(self, lane: Lane) -> int:
         if self._stopping or self._draining:
             return 0
-        at_servers = self._router.room(self._clock.monotonic()) - self._reserved
+        reserved = sum(each.reserved for each in self._claim_order)
+        at_servers = self._router.room(self._clock.monotonic()) - reserved
         if at_servers <= 0 or not lane.room():
             return 0
-        share = quota(lane, self._claim_order, self._router.capacity) - lane.in_flight
+        if lane.by_budget:
+            share = self._admission.room(lane)
+        else:
+            counted = [each for each in self._claim_order if not each.by_budget]
+            share = quota(lane, counted, self._router.capacity) - lane.in_flight
         return max(0, min(lane.room(), share, at_servers, MAX_CLAIM))
-
-    @contextmanager
-    def _reserve(self, n: int) -> Iterator[None]:
-        """Keep places at the servers from the other lanes while a claim is on its way."""
-        self._reserved += n
-        try:
-            yield
-        finally:
-            self._reserved -= n
 
     async def _send(self, lane: Lane, claims: Sequence[Claim]) -> None:
         """Start a flight for each claim; what has no server any more goes back."""
@@ -359,7 +382,8 @@ class Generator:
     def _take_off(self, lane: Lane, endpoint: Endpoint, claim: Claim) -> None:
         rid = self._store.rid(claim.fence)
         max_new = self._max_new(lane, endpoint, claim)
-        flight = Flight(claim, rid, claim.n_sent + max(max_new, 0), self._clock.monotonic())
+        weight = self._admission.weigh(lane, claim, max_new)
+        flight = Flight(claim, rid, weight, self._clock.monotonic())
         slot = Slot(lane, endpoint, flight).__enter__()  # the place is taken from here on
         work = self._fly(lane, self._monitors[endpoint], flight, max_new, slot)
         flight.task = self._flights.spawn(work, rid, slot.release)
@@ -376,6 +400,7 @@ class Generator:
                 error, alone = exc, len(monitor.endpoint.flights) == 1
             else:
                 elapsed_s = self._clock.monotonic() - flight.started_at
+                flight.n_out, flight.retractions = len(reply.output), reply.retractions
                 slot.landed()
                 self._freed_servers(lane)
                 await self._settler.arrived(lane, monitor, flight, reply, elapsed_s)
@@ -431,6 +456,8 @@ class Generator:
         await self._store.add_event(kind, subject, printable(detail))
 
     def _servers_changed(self) -> None:
+        for endpoint in self._router.endpoints:
+            self._admission.known(endpoint)
         for lane in self._claim_order:
             lane.freed()
 
@@ -510,6 +537,16 @@ class Generator:
         return any(row.n for row in rows if row.state is SampleState.RETRY_WAIT)
 
 
+@contextmanager
+def _reserve(lane: Lane, n: int) -> Iterator[None]:
+    """Keep places at the servers from the other lanes while a claim is on its way."""
+    lane.reserved += n
+    try:
+        yield
+    finally:
+        lane.reserved -= n
+
+
 def _not_ours(_url: str, _reason: str) -> bool:
     """No server was launched by eagled."""
     return False
@@ -528,4 +565,5 @@ def _server_metrics(endpoint: Endpoint) -> ServerMetrics:
         version=endpoint.identity.version if endpoint.identity else "",
         model=endpoint.identity.served_name if endpoint.identity else "",
         detail=endpoint.detail,
+        leaving=endpoint.leaving,
     )

@@ -118,16 +118,19 @@ def _changed(
 
 @dataclass(frozen=True, slots=True)
 class SetSetting(Op[None]):
-    """Store one live setting."""
+    """Store one live setting; a `quiet` one is the daemon's own and makes no event."""
 
     key: str
     value: str
     uid: int
+    quiet: bool = False
 
     def apply(self, tx: Tx) -> None:
-        """Store it, with an event."""
+        """Store it, with an event unless it is a quiet one."""
         params = {"key": self.key, "value": self.value, "uid": self.uid, "now": tx.now_ms}
         tx.db.run("set_setting", params)
+        if self.quiet:
+            return
         detail = printable(self.value)
         write_event(tx, EventKind.SETTING_CHANGED, printable(self.key), detail, self.uid)
 

@@ -65,6 +65,16 @@ class Rules:
     turnover: float = 1.0  # answers for each request in flight before speed is judged
     bound: float = 0.97  # the target counts as used up from this share on
 
+    def at(self, interval_s: float) -> Rules:
+        """Return them for looks that are so far apart; the constants are for one second."""
+        return replace(
+            self,
+            fill_rise_per_s=self.fill_rise_per_s / interval_s,
+            over_rise_per_s=self.over_rise_per_s / interval_s,
+            grow_per_s=self.grow_per_s / interval_s,
+            hold_s=self.hold_s * interval_s,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Observation:
@@ -168,11 +178,16 @@ def new_retractions(state: State, seen: Observation) -> int:
     """
     late = max(0, seen.retracted - state.retractions)
     last = state.last
-    if last is None or last.running is None:
+    if last is None or last.running is None or _shared(last) or _shared(seen):
         return late
     on_the_way = max(0, last.in_flight - last.running - last.waiting)
     grown = seen.waiting - last.waiting - (seen.sent - last.sent) - on_the_way
     return max(late, grown)
+
+
+def _shared(seen: Observation) -> bool:
+    """Return whether others use the server too: then its queue says nothing of ours."""
+    return (seen.running or 0) + seen.waiting > seen.in_flight
 
 
 def _after_retractions(state: State, seen: Observation, thrown: int, rules: Rules) -> State:

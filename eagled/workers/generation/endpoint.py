@@ -13,11 +13,14 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
 from eagled.config import GenerationConfig
 from eagled.server.client import SglangClient
 from eagled.server.fingerprint import Fingerprint
+from eagled.server.protocol import Load, ServerInfo
 from eagled.types import Claim, EventKind
+from eagled.workers.generation.controller import State
 
 PRESSURE_CUT = 0.85  # share of the requests in flight that stays after a sign of pressure
 PRESSURE_SUCCESSES = 16  # successes after which one request more is tried again
@@ -45,7 +48,7 @@ class Breaker(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Flight:
-    """One request on its way; `tokens` is what it may come to occupy in the server's cache."""
+    """One request on its way; `tokens` is what it is expected to occupy in the server's cache."""
 
     claim: Claim
     rid: str
@@ -53,6 +56,18 @@ class Flight:
     started_at: float
     task: asyncio.Task[None] | None = None
     timed_out: bool = False
+    n_out: int | None = None  # tokens of its answer, once there is one
+    retractions: int = 0
+
+
+class Watcher(Protocol):
+    """Hears of each request that begins and ends at a server."""
+
+    def took_off(self, flight: Flight) -> None:
+        """A request was sent."""
+
+    def landed(self, endpoint: Endpoint, flight: Flight) -> None:
+        """It is over."""
 
 
 Changed = Callable[["Endpoint", EventKind, str], None]
@@ -71,6 +86,13 @@ class Endpoint:
         probed: the server's own one-token probe passed since sending was last stopped.
         fingerprint_short: the hash that goes into each answer.
         verified_at: monotonic time at which the last successful identity check began.
+        info: what the server says it can take; None before it was asked.
+        admission: what the controller decided last; None before it looked.
+        load: the last load it told; None if it tells none.
+        sent: requests sent since the start.
+        ended: those that came to an end.
+        retracted: retractions that replies told of.
+        leaving: no new request is sent there.
     """
 
     def __init__(
@@ -87,6 +109,13 @@ class Endpoint:
         self.progress_at = now
         self.slowest_s = 0.0
         self.verified_at = float("-inf")
+        self.info: ServerInfo | None = None
+        self.admission: State | None = None
+        self.load: Load | None = None
+        self.took = asyncio.Event()
+        self.sent = self.ended = self.retracted = 0
+        self.leaving = False
+        self.watcher: Watcher | None = None
         self.healthy = True
         self.probed = False
         self.flights: set[Flight] = set()
@@ -115,9 +144,18 @@ class Endpoint:
     @property
     def capacity(self) -> int:
         """Return the most requests at once, as things stand."""
-        if self.breaker is Breaker.OPEN:
+        if self.breaker is Breaker.OPEN or self.leaving:
             return 0
         return 1 if self.breaker is Breaker.HALF_OPEN else min(self.server_cap, self._pressure_cap)
+
+    @property
+    def free(self) -> float:
+        """Return the expected tokens that may still be sent; below zero is over the budget."""
+        if self.admission is None:
+            return NO_CAP - self.tokens
+        if self.admission.places and len(self.flights) >= self.admission.places:
+            return min(0.0, self.admission.budget - self.tokens)
+        return self.admission.budget - self.tokens
 
     def room(self, now: float) -> int:
         """Return how many more requests may be sent now."""
@@ -129,13 +167,20 @@ class Endpoint:
         """Count a request as in flight; only `lane.Slot` calls this."""
         if not self.flights:
             self.progress_at = flight.started_at
+            self.took.set()
+        self.sent += 1
+        if self.watcher is not None:
+            self.watcher.took_off(flight)
         self.flights.add(flight)
         self.tokens += flight.tokens
 
     def landed(self, flight: Flight) -> None:
         """Count it no more; only `lane.Slot` calls this."""
         self.flights.discard(flight)
+        self.ended += 1
         self.tokens -= flight.tokens
+        if self.watcher is not None:
+            self.watcher.landed(self, flight)
 
     # -- what happened
 

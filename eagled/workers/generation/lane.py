@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from eagled.config import LaneConfig
-from eagled.workers.generation.endpoint import Endpoint, Flight
+from eagled.workers.generation.endpoint import NO_CAP, Endpoint, Flight
 from eagled.workers.generation.rates import LaneMetrics, Rates
 
 SPARE_SETTLING = (
@@ -38,6 +38,7 @@ class Slot:
         if self._stage == "new":
             self._stage = "flying"
             self._lane.in_flight += 1
+            self._lane.tokens += self._flight.tokens
             self._endpoint.took_off(self._flight)
         return self
 
@@ -46,6 +47,7 @@ class Slot:
         if self._stage == "flying":
             self._stage = "settling"
             self._lane.in_flight -= 1
+            self._lane.tokens -= self._flight.tokens
             self._lane.settling += 1
             self._endpoint.landed(self._flight)
             self._lane.freed()
@@ -80,7 +82,17 @@ def quota(lane: Lane, lanes: Sequence[Lane], capacity: int) -> int:
 
 
 class Lane:
-    """State of one lane; `limit` and `paused` are live."""
+    """State of one lane; `limit` and `paused` are live.
+
+    Attributes:
+        tokens: expected tokens of what is in flight.
+        weight: expected tokens of a request, the newest counting most.
+        reserved: places kept for a claim that is on its way.
+        by_budget: it goes by its share of the servers' tokens, not by a number of requests.
+    """
+
+    LEARN = 0.05  # part that the newest request has in `weight`
+    FIRST_WEIGHT = 2048.0  # tokens, before one was seen
 
     def __init__(self, name: str, config: LaneConfig, now: float) -> None:
         self.name = name
@@ -89,13 +101,22 @@ class Lane:
         self.dry = False
         self.in_flight = 0
         self.settling = 0
+        self.tokens = 0
+        self.weight = self.FIRST_WEIGHT
+        self.reserved = 0
+        self.by_budget = False
+        self.share = config.share
+        self.seed = config.seed
+        self.auto = config.concurrency == "auto"
         self.wanted = asyncio.Event()
         self.rates = Rates(now)
         self._config = config
 
     @property
     def target(self) -> int:
-        """Return how many requests are wanted at once; limit 0 leaves the cap to the server."""
+        """Return how many requests are wanted at most; limit 0 leaves the cap to the server."""
+        if self.by_budget:
+            return self.limit or NO_CAP
         fixed = self._config.concurrency
         wanted = self._config.seed if fixed == "auto" else fixed
         return min(wanted, self.limit) if self.limit else wanted
@@ -104,7 +125,8 @@ class Lane:
         """Return how many more samples this lane can take now."""
         if self.paused or self.dry:
             return 0
-        spare = 2 * self.target + SPARE_SETTLING - self.in_flight - self.settling
+        width = max(self.in_flight, self.seed) if self.target >= NO_CAP else self.target
+        spare = 2 * width + SPARE_SETTLING - self.in_flight - self.settling
         return max(0, min(self.target - self.in_flight, spare))
 
     def news(self) -> None:

@@ -192,6 +192,7 @@ class Monitor:
                 endpoint.open(EndpointState.DOWN, str(exc))
             return Identity.UNCLEAR
         endpoint.client.limits = info.limits
+        endpoint.info = info
         own_cap = endpoint.client.max_in_flight or NO_CAP
         endpoint.server_cap = min(own_cap, info.max_running or NO_CAP)
         endpoint.identify(found, began_at)

@@ -1,7 +1,7 @@
 """Which server takes a sample.
 
-Guarantee: the one with the fewest tokens in flight that has room; a conversation's later turns go
-to the server that holds its earlier ones in cache, as long as that one has room.
+Guarantee: the one with the most free tokens that has room; a conversation's later turns go to the
+server that holds its earlier ones in cache, as long as that one has room. Servers may come and go.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Router:
     """Chooses among endpoints."""
 
     def __init__(self, endpoints: Sequence[Endpoint]) -> None:
-        self.endpoints = tuple(endpoints)
+        self.endpoints = list(endpoints)
         self._home: dict[int, Endpoint] = {}
 
     @property
@@ -35,14 +35,23 @@ class Router:
             only = self.endpoints[0]
             return only if only.room(now) else None
         home = self._home.get(conversation_id)
-        if home is not None and home.room(now):
+        if home is not None and home.room(now) and home.free > 0:
             return home
         free = [endpoint for endpoint in self.endpoints if endpoint.room(now)]
         if not free:
             return None
-        chosen = min(free, key=lambda endpoint: endpoint.tokens)
+        chosen = max(free, key=lambda endpoint: endpoint.free)
         self._remember(conversation_id, chosen)
         return chosen
+
+    def add(self, endpoint: Endpoint) -> None:
+        """Use one more server from now on."""
+        self.endpoints.append(endpoint)
+
+    def remove(self, endpoint: Endpoint) -> None:
+        """Forget a server; what runs there is its owner's business."""
+        self.endpoints.remove(endpoint)
+        self._home = {c: e for c, e in self._home.items() if e is not endpoint}
 
     def _remember(self, conversation_id: int, endpoint: Endpoint) -> None:
         self._home.pop(conversation_id, None)
