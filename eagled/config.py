@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -282,8 +282,20 @@ class PrepConfig(_Section):
 class ExtractConfig(_Section):
     """Hidden states."""
 
-    backend: Literal["transformers", "off"] = "transformers"
-    """Who computes them; off stops after generation."""
+    backend: Literal["transformers", "sglang", "off"] = "transformers"
+    """Who computes them: transformers in the extraction worker, or the servers themselves, with
+    eagled's plugin (docs/capture.md). off stops after generation."""
+    capture: Literal["after", "with_generation", "off"] = "after"
+    """When: in a pass over finished samples, or by the server while it generates (backend
+    "sglang" only; a sample whose states got lost is passed over again). off is backend "off"."""
+    spool: Path | None = None
+    """Folder into which the servers write captured states, on this machine; None is `spool` in
+    the state directory. It must be the plugin's EAGLED_CAPTURE_SPOOL."""
+    spool_bytes: int = Field(default=0, ge=0)
+    """Most bytes that wait in the spool before nothing new is generated; 0 is half of what its
+    disk has free above the reserve."""
+    capture_wait_s: float = Field(default=60, gt=0)
+    """Longest wait for a file that a server said is coming."""
     start: Literal["as_completed", "after_merge"] = "as_completed"
     """Extract samples as they finish, or only those of a frozen corpus."""
     layers: tuple[int, ...] = ()
@@ -304,6 +316,18 @@ class ExtractConfig(_Section):
     """Most tokens of one forward pass."""
     threads: int = Field(default=0, ge=0)
     """CPU threads of the extraction worker; 0 is all cores (less those of other workers)."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_capture_is_no_backend(cls, data: Any) -> Any:  # noqa: ANN401 - pydantic's raw input
+        if isinstance(data, dict) and data.get("capture") == "off":
+            return data | {"backend": "off"}
+        return data
+
+    @property
+    def one_pass(self) -> bool:
+        """Whether servers capture while they generate."""
+        return self.backend == "sglang" and self.capture == "with_generation"
 
 
 class ShardConfig(_Section):
@@ -482,7 +506,7 @@ class Config(_Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:
-        problems = [*_lane_problems(self), *_name_problems(self)]
+        problems = [*_lane_problems(self), *_name_problems(self), *_capture_problems(self)]
         if problems:
             raise ValueError("; ".join(problems))
         return self
@@ -524,6 +548,16 @@ def _lane_problems(config: Config) -> list[str]:
         if isinstance(fixed, int) and lane.limit and fixed > lane.limit:
             problems.append(f"lanes.{name}.concurrency = {fixed} is over its limit {lane.limit}")
     return problems
+
+
+def _capture_problems(config: Config) -> list[str]:
+    extract = config.extract
+    if extract.capture == "with_generation" and extract.backend == "transformers":
+        text = 'extract.capture = "with_generation" needs extract.backend = "sglang": '
+        return [text + "only the server that generates has the states"]
+    if extract.backend == "sglang" and any(s.kind == "router" for s in config.servers):
+        return ['extract.backend = "sglang" needs replicas in [[servers]], not a router']
+    return []
 
 
 def _name_problems(config: Config) -> list[str]:

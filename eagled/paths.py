@@ -48,6 +48,11 @@ class StatePaths:
         return self.root / "shards"
 
     @property
+    def spool(self) -> Path:
+        """States captured by a server, until they are in a shard; unless configured."""
+        return self.root / "spool"
+
+    @property
     def vocab(self) -> Path:
         """Draft vocabularies, one folder a corpus version and size."""
         return self.root / "vocab"

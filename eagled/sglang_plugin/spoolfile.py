@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import zlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -42,6 +43,9 @@ class Receipt:
         layers: boundary ids.
         crc32: checksum of the states' bytes.
         bytes: size of the file.
+        tokens: ids in the file, prompt and answer.
+        ids_crc32: checksum of the ids as i32.
+        one_pass: whether the states were captured while generating.
         error: why there is no file.
     """
 
@@ -52,6 +56,9 @@ class Receipt:
     layers: tuple[int, ...] = ()
     crc32: int = 0
     bytes: int = 0
+    tokens: int = 0
+    ids_crc32: int = 0
+    one_pass: bool = False
     error: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -109,13 +116,14 @@ def failed_path(spool: Path, rid: str) -> Path:
     return spool / (rid + FAILED_SUFFIX)
 
 
-def header(facts: FileFacts, rows: int, tokens: int, crc32: int) -> bytes:
-    """Return the first `DATA_START` bytes of a complete file.
+def header(facts: FileFacts, rows: int, ids: bytes, crc32: int) -> bytes:
+    """Return the first `DATA_START` bytes of a complete file; `ids` are i32.
 
     Raises:
         ValueError: if they do not fit.
     """
     states_end = rows * facts.width * _BF16_BYTES
+    tokens = len(ids) // _ID_BYTES
     text = json.dumps(
         {
             "__metadata__": {
@@ -129,6 +137,7 @@ def header(facts: FileFacts, rows: int, tokens: int, crc32: int) -> bytes:
                 "sglang": facts.sglang,
                 "model": facts.model[:1024],
                 "crc32": str(crc32),
+                "ids_crc32": str(zlib.crc32(ids)),
             },
             "states": {
                 "dtype": "BF16",
@@ -138,7 +147,7 @@ def header(facts: FileFacts, rows: int, tokens: int, crc32: int) -> bytes:
             "input_ids": {
                 "dtype": "I32",
                 "shape": [tokens],
-                "data_offsets": [states_end, states_end + tokens * _ID_BYTES],
+                "data_offsets": [states_end, states_end + len(ids)],
             },
         }
     ).encode()
@@ -169,4 +178,15 @@ def read_receipt(path: Path) -> Receipt:
         raise ValueError(f"{path}: {size} bytes, its header says {end}")
     rows, width = (int(n) for n in states["shape"])
     layers = tuple(int(k) for k in json.loads(meta["layers"]))
-    return Receipt("complete", str(path), rows, width, layers, int(meta["crc32"]), size)
+    return Receipt(
+        "complete",
+        str(path),
+        rows,
+        width,
+        layers,
+        crc32=int(meta["crc32"]),
+        bytes=size,
+        tokens=int(found["input_ids"]["shape"][0]),
+        ids_crc32=int(meta["ids_crc32"]),
+        one_pass=int(meta["output_tokens"]) > 0,
+    )

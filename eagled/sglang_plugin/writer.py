@@ -39,7 +39,6 @@ from eagled.sglang_plugin.spoolfile import (
 _log = logging.getLogger("eagled.capture.writer")
 _CLOSING_MAX = 64  # files waiting for their fsync; more, and the ring fills, as it should
 _BF16_BYTES = 2
-_ID_BYTES = 4
 
 
 class CaptureFile:
@@ -80,7 +79,7 @@ class CaptureFile:
             with self._noting():
                 write_all(self._fd, memoryview(ids), DATA_START + self.nbytes)
                 os.ftruncate(self._fd, DATA_START + self.nbytes + len(ids))
-                head = header(facts, int(rows), len(ids) // _ID_BYTES, self.crc)
+                head = header(facts, int(rows), ids, self.crc)
                 write_all(self._fd, memoryview(head), 0)
                 if sync:
                     os.fsync(self._fd)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,11 +23,13 @@ class Captured:
         token_ids: the ids it belongs to, i64 [T].
         aux: bf16 bits [rows, L, D], layers in the order of the plan.
         last: bf16 bits [rows, D], after the final norm.
+        capture: `prefill` gives a row a token, `one_pass` one fewer (the last is never fed).
     """
 
     token_ids: Ids
     aux: Bits
     last: Bits
+    capture: Literal["prefill", "one_pass"] = "prefill"
 
     @property
     def aux_offer(self) -> Offer:
@@ -41,14 +43,21 @@ class Captured:
 
 
 class StatesBackend(Protocol):
-    """Computes hidden states of whole samples by a prefill-only pass: a row a token."""
+    """Gives hidden states of whole samples, computed now or captured while they were generated."""
 
     @property
     def manifest(self) -> ShardManifest:
         """What its states are."""
 
     def capture(self, batch: Sequence[Ids]) -> list[Captured]:
-        """Return the states of each sample, in order; blocking, for a worker thread."""
+        """Return the states of each sample, in order; blocking, for a worker thread.
+
+        Raises:
+            RetryableError: if they cannot be had now, through no fault of the samples.
+        """
+
+    def release(self, batch: Sequence[Ids]) -> None:
+        """Forget what is kept of samples whose states are in a committed shard; blocking."""
 
     def self_check(self) -> None:
         """Raise `ArtifactError` unless a known short input gives the states it must."""

@@ -89,6 +89,9 @@ class TransformersBackend:
             for i, (ids, n) in enumerate(zip(batch, lengths, strict=True))
         ]
 
+    def release(self, batch: Sequence[Ids]) -> None:
+        """Nothing is kept."""
+
     @torch.inference_mode()
     def reference(self, ids: Ids) -> Reference:
         """Return every boundary of one sample by `output_hidden_states`, not by hooks."""

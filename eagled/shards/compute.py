@@ -2,7 +2,8 @@
 
 Guarantee: every piece of work comes back once, as a sample or as the reason why not; one bad sample
 fails alone. A batch that raises (out of memory, an odd input) is halved until it passes or one
-sample stands accused; a sample refused in a batch is tried once more alone.
+sample stands accused; a sample refused in a batch is tried once more alone. A back end that is away
+accuses nobody.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from eagled.errors import EagledError, StatesRejectedError
+from eagled.errors import EagledError, RetryableError, StatesRejectedError
 from eagled.shards.accept import StatesRequest, accept_batch, check_ids
 from eagled.shards.backend import Captured, StatesBackend
 from eagled.shards.format import Bits, ShardManifest, StatesSample, last_positions
@@ -41,12 +42,17 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Work that gave no sample; `content` says that trying again gives the same."""
+    """Work that gave no sample.
+
+    `content` says that trying again gives the same; `away` that it is the back end's fault, which
+    is held against no sample.
+    """
 
     job: ExtractJob
     reason: str
     detail: str
     content: bool
+    away: bool = False
 
 
 Result = tuple[Work, StatesSample] | Refused
@@ -99,6 +105,8 @@ def compute(backend: StatesBackend, batch: Sequence[Work]) -> list[Result]:
     """Return a result for each work of the batch, in order; blocking."""
     try:
         captured = backend.capture([w.ids for w in batch])
+    except RetryableError as exc:
+        return [_refused(work.job, exc) for work in batch]
     except Exception as exc:  # noqa: BLE001 - the edge of a batch: whatever it is, it is reported
         if len(batch) == 1:
             _log.exception("extraction failed sample=%s", batch[0].uid)
@@ -118,10 +126,12 @@ def compute(backend: StatesBackend, batch: Sequence[Work]) -> list[Result]:
 def _accept(
     manifest: ShardManifest, batch: Sequence[Work], captured: Sequence[Captured]
 ) -> list[Result]:
+    pairs = list(zip(batch, captured, strict=True))
+    width = manifest.hidden_size
     aux_requests = [
-        StatesRequest(w.uid, w.ids, manifest.layers, manifest.hidden_size) for w in batch
+        StatesRequest(w.uid, w.ids, manifest.layers, width, capture=c.capture) for w, c in pairs
     ]
-    last_requests = [StatesRequest(w.uid, w.ids, (-1,), manifest.hidden_size) for w in batch]
+    last_requests = [StatesRequest(w.uid, w.ids, (-1,), width, capture=c.capture) for w, c in pairs]
     aux = accept_batch(aux_requests, [c.aux_offer for c in captured])
     last = accept_batch(last_requests, [c.last_offer for c in captured])
     return [_result(manifest, *row) for row in zip(batch, aux, last, strict=True)]
@@ -171,5 +181,6 @@ def to_sample(work: Work, aux: Bits, last: Bits, manifest: ShardManifest) -> Sta
 def _refused(job: ExtractJob, exc: Exception) -> Refused:
     if isinstance(exc, StatesRejectedError):
         return Refused(job, exc.reason, exc.detail, content=True)
-    content = isinstance(exc, EagledError)
-    return Refused(job, type(exc).__name__, str(exc), content=content)
+    away = isinstance(exc, RetryableError)
+    content = isinstance(exc, EagledError) and not away
+    return Refused(job, type(exc).__name__, str(exc), content=content, away=away)

@@ -117,6 +117,10 @@ class PolicyBackend:
         """Return the inner back end's states."""
         return self._inner.capture(batch)
 
+    def release(self, batch: Sequence[Ids]) -> None:
+        """Let the inner back end forget samples."""
+        self._inner.release(batch)
+
     def self_check(self) -> None:
         """Run the inner back end's check."""
         self._inner.self_check()

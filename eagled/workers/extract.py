@@ -13,6 +13,7 @@ import os
 import signal
 from pathlib import Path
 
+from eagled.capture import capture_servers, spool_folder
 from eagled.clock import SystemClock
 from eagled.config import Config
 from eagled.config_load import load_config
@@ -23,10 +24,11 @@ from eagled.paths import StatePaths
 from eagled.shards.backend import StatesBackend
 from eagled.shards.layers import plan_layers
 from eagled.shards.policy import PolicyBackend
-from eagled.shards.target import read_target, resolve_model
+from eagled.shards.target import TargetFacts, read_target, resolve_model
 from eagled.workers.extraction import Extraction, ExtractSettings
 
 _log = logging.getLogger(__name__)
+SERVER_BATCHES = 8  # of `extract.batch_tokens`, sent to servers at once
 WORKER_ENV = "EAGLED_WORKER"  # names this worker where several run against one daemon
 
 
@@ -50,7 +52,7 @@ def run_extract_worker(socket: Path, config_path: Path, *, once: bool = False) -
     backend = PolicyBackend(make_backend(config), config, paths.disk_choice)
     settings = ExtractSettings(
         shards=paths.shards,
-        batch_tokens=config.extract.batch_tokens,
+        batch_tokens=_batch_tokens(config),
         target_bytes=config.shards.target_bytes,
         max_wait_s=config.shards.max_wait_s,
         stop_timeout_s=config.daemon.stop_timeout_s,
@@ -61,6 +63,12 @@ def run_extract_worker(socket: Path, config_path: Path, *, once: bool = False) -
     )
     asyncio.run(_serve(socket, backend, settings))
     return 0
+
+
+def _batch_tokens(config: Config) -> int:
+    """Return the tokens of one batch; a server cuts its own batches and should not run dry."""
+    own = config.extract.batch_tokens
+    return own * SERVER_BATCHES if config.extract.backend == "sglang" else own
 
 
 def set_threads(config: Config) -> int:
@@ -90,6 +98,8 @@ def make_backend(config: Config) -> StatesBackend:
     folder = resolve_model(config.target.model, config.target.revision)
     target = read_target(folder)
     layers = plan_layers(target.n_layers, config.extract.layers)
+    if config.extract.backend == "sglang":
+        return _sglang_backend(config, target, layers)
     import torch
 
     from eagled.shards.backend_transformers import TransformersBackend
@@ -101,12 +111,42 @@ def make_backend(config: Config) -> StatesBackend:
         last=config.extract.last,
         device=config.extract.device,
         dtype=config.extract.dtype,
-        name=folder.name if Path(config.target.model).is_dir() else config.target.model,
+        name=target_name(config, target),
         revision=config.target.revision,
     )
     backend.self_check()
     _log.info("back end ready model=%s layers=%s", config.target.model, list(layers))
     return backend
+
+
+def _sglang_backend(config: Config, target: TargetFacts, layers: tuple[int, ...]) -> StatesBackend:
+    """Return the back end that has the servers compute; they may still be starting.
+
+    Raises:
+        ConfigError: if a server cannot capture.
+        RetryableError: if one does not come up.
+    """
+    from eagled.shards.backend_sglang import SglangBackend
+
+    backend = SglangBackend(
+        target,
+        layers=layers,
+        servers=capture_servers(config),
+        spool=spool_folder(config),
+        wait_s=config.extract.capture_wait_s,
+        last=config.extract.last,
+        name=target_name(config, target),
+        revision=config.target.revision,
+    )
+    backend.self_check()
+    _log.info("back end ready servers=%d layers=%s", len(config.servers), list(layers))
+    return backend
+
+
+def target_name(config: Config, target: TargetFacts) -> str:
+    """Return what manifests call the target."""
+    local = Path(config.target.model).is_dir()
+    return target.folder.name if local else config.target.model
 
 
 async def _serve(socket: Path, backend: PolicyBackend, settings: ExtractSettings) -> None:

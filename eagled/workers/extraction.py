@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeVar
 from eagled.clock import Clock
 from eagled.errors import DiskError, EagledError, UnreachableError
 from eagled.printable import printable
-from eagled.shards.backend import StatesBackend
+from eagled.shards.backend import Ids, StatesBackend
 from eagled.shards.compute import Refused, Work, compute, length_batches, open_jobs
 from eagled.shards.format import StatesSample
 from eagled.shards.scan import remove_leftovers
@@ -39,6 +39,7 @@ RETRY_WAITS_S = (0.5, 1.0, 2.0, 5.0)  # while the daemon is away; the last one r
 LOOK_S = 2.0  # how often an open shard is looked at while a claim waits
 SETTLE_S = 10.0  # idle time after which a batch of work counts as over; twice the daemon's scan
 DISK_WAIT_S = 10.0  # before the next claim after a full disk
+AWAY_WAIT_S = 5.0  # before the next batch while the back end's servers are away
 MAX_TRIES = 3  # of one sample that raises without being refused (memory, driver)
 _AHEAD = ("generating", "retry_wait", "generated")  # states that lead to extraction by themselves
 _QUEUED = ("queued", "waiting")  # these as well, unless the daemon is held
@@ -101,6 +102,7 @@ class ExtractSettings:
     idle_wait_s: float = IDLE_WAIT_S
     look_s: float = LOOK_S
     disk_wait_s: float = DISK_WAIT_S
+    away_wait_s: float = AWAY_WAIT_S
     encode_threads: int = 1
 
 
@@ -109,6 +111,7 @@ class _OpenShard:
     writer: ShardWriter
     opened_s: float  # monotonic
     members: list[ShardMember] = field(default_factory=list)
+    ids: list[Ids] = field(default_factory=list)  # whole samples, for the back end to release
 
     @property
     def fences(self) -> list[Fence]:
@@ -215,11 +218,15 @@ class Extraction:
         for batch in length_batches(works, self._settings.batch_tokens):
             if self._stop.is_set():
                 return  # the daemon takes back what a stopped worker holds
+            away = False
             for result in await asyncio.to_thread(compute, self._backend, batch):
                 if isinstance(result, Refused):
+                    away = away or result.away
                     await self._refuse(result)
                 else:
                     await self._keep(*result)
+            if away:
+                await self._pause(self._settings.away_wait_s)
 
     async def _look_at_policy(self) -> None:
         """Follow a change of how states are stored: a shard has one policy."""
@@ -236,7 +243,7 @@ class Extraction:
             _log.warning("daemon restarted, open shard dropped samples=%d", len(self._open.members))
             await self._discard()
         try:
-            await asyncio.to_thread(self._append, fence, sample)
+            await asyncio.to_thread(self._append, work, sample)
         except DiskError as exc:
             await self._disk_trouble(exc, fence)
             return
@@ -244,7 +251,7 @@ class Extraction:
         if self._open is not None and self._open.writer.data_bytes >= self._settings.target_bytes:
             await self._close()
 
-    def _append(self, fence: Fence, sample: StatesSample) -> None:
+    def _append(self, work: Work, sample: StatesSample) -> None:
         """Write a sample, opening a shard if needed; runs in a thread."""
         shard = self._open
         if shard is None:
@@ -257,7 +264,8 @@ class Extraction:
             )
             shard = _OpenShard(writer, self._clock.monotonic())
         index = shard.writer.append(sample)
-        shard.members.append(ShardMember(fence, index))
+        shard.members.append(ShardMember(work.job.fence, index))
+        shard.ids.append(work.ids)
         self._open = shard
 
     async def _close(self) -> None:
@@ -292,6 +300,7 @@ class Extraction:
         if accepted:
             self.shards += 1
             self.samples += accepted
+            await asyncio.to_thread(self._backend.release, members.ids)
         else:
             await asyncio.to_thread(shard.path.unlink, missing_ok=True)
         _log.info("shard committed name=%s accepted=%d stale=%d", record.name, accepted, stale)
@@ -312,7 +321,7 @@ class Extraction:
 
     async def _refuse(self, item: Refused) -> None:
         """Report a sample without usable states; one that may pass later gets `MAX_TRIES`."""
-        self._tries[item.job.uid] += 1
+        self._tries[item.job.uid] += not item.away
         final = item.content or self._tries[item.job.uid] >= MAX_TRIES
         detail = printable(item.detail)
         _log.warning(

@@ -58,6 +58,9 @@ class ToyBackend:
             aux[1, 1, 0] = 0x7FC0
         return Captured(ids, aux, random_bits(rng, (len(ids), HIDDEN)))
 
+    def release(self, batch: Sequence[Ids]) -> None:
+        """Nothing is kept."""
+
     def self_check(self) -> None:
         """Nothing to compare with."""
 
