@@ -203,11 +203,9 @@ def _after_retractions(state: State, seen: Observation, thrown: int, rules: Rule
         return state
     passed_s = seen.at_s - state.last.at_s
     fill = min(rules.fill, state.fill + rules.fill_rise_per_s * passed_s)
-    cautious = state.over < rules.over or (
-        state.reason is Reason.EXPECTED and seen.usage < state.fill - rules.slack
-    )
-    rise = rules.over_rise_per_s * passed_s if cautious else 0.0
-    over = min(rules.over_most, state.over + rise)
+    short = state.reason is Reason.EXPECTED and seen.usage < state.fill - rules.slack
+    most = rules.over_most if short else max(rules.over, state.over)
+    over = min(most, state.over + rules.over_rise_per_s * passed_s)
     return replace(state, fill=fill, over=over)
 
 

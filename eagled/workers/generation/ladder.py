@@ -5,8 +5,8 @@ steady, so that one slow second decides nothing.
 
 Two questions are asked:
 
-- Where the batch may grow (memory allows it): was the last growth by `STEP` worth anything? If
-  not, that is the plateau; it is tried again after `AGAIN_S`.
+- Where the batch may grow (memory allows it): was the last growth by `STEP` worth anything, and
+  was a fast climb by half? If not, that is the plateau; it is tried again after `AGAIN_S`.
 - The server decodes more at once than it has CUDA graphs for: is it faster with no more than that?
   Tried once the batch is steady: less for a minute, then whichever was faster. Only there can a
   smaller batch be faster on a server whose queue is kept short and whose memory is not full.
@@ -24,6 +24,9 @@ WINDOW = 40  # different readings that a judgement rests on (a server makes one 
 SETTLE = 8  # readings that do not count after a change
 QUANTILE = 0.7  # of throughput: looks with little prefill tell most of the batch
 REACH = 1.6  # a batch so many times wider than the graphs is faster for certain
+CLIMB = 8  # readings that a fast climb is judged by
+CLIMB_STEP = 1.5  # so many times wider ...
+CLIMB_GAIN = 1.03  # ... must be at least so many times faster
 FASTER = 1.015  # what a smaller batch must show
 AGAIN_S = 300.0  # a plateau is tried again after so long
 RETRY_S = 3600.0  # and the narrow batch
@@ -52,6 +55,8 @@ class Ladder:
     wide: float = 0.0
     graphs: int = 0
     latest: float = 0.0
+    climb: tuple[float, ...] = ()
+    mark: tuple[int, float] = (0, 0.0)
 
     @property
     def plateau(self) -> int | None:
@@ -74,7 +79,8 @@ class Ladder:
         if not running or not tok_per_s or tok_per_s == self.latest:
             return self
         ladder = self if at_s < self.retry_at_s else self._again()
-        ladder = replace(ladder, latest=tok_per_s).measured(running, tok_per_s)
+        ladder = replace(ladder, latest=tok_per_s).climbed(at_s, running, free=free)
+        ladder = ladder.measured(running, tok_per_s)
         return ladder.judged(at_s, running, graphs, free=free)
 
     def _again(self) -> Ladder:
@@ -82,6 +88,18 @@ class Ladder:
         if self.stopped_at is None and self.trial not in (Trial.KEPT, Trial.OVER):
             return self
         return replace(self, stopped_at=None, trial=Trial.NONE, retry_at_s=float("-inf"))
+
+    def climbed(self, at_s: float, running: int, *, free: bool) -> Ladder:
+        """Return it with a climb stopped that is too fast for full windows and gains nothing."""
+        climb = (*self.climb[1 - CLIMB :], self.latest)
+        n, rate = self.mark
+        if len(climb) < CLIMB or (n <= running < CLIMB_STEP * n):
+            return replace(self, climb=climb)
+        now = (running, typical(climb))
+        if not free or running < n or now[1] > CLIMB_GAIN * rate or self.stopped_at is not None:
+            return replace(self, climb=climb, mark=now)
+        rung = int(math.log(n, STEP)) + 1
+        return replace(self, climb=(), mark=(0, 0.0), stopped_at=rung, retry_at_s=at_s + AGAIN_S)
 
     def measured(self, running: int, tok_per_s: float) -> Ladder:
         """Return it with one more reading; a new rung or side begins with an empty window."""
