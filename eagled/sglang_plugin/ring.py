@@ -89,8 +89,9 @@ class Allocator:
         offset = self.head % self._ring.capacity
         passed_over = self._ring.capacity - offset if offset + size > self._ring.capacity else 0
         end = self.head + passed_over + size
-        if size > self._ring.capacity or end - self._ring.freed > self._ring.capacity:
-            return None
+        full = self.used > 0 and end - self._ring.freed > self._ring.capacity
+        if size > self._ring.capacity or full:
+            return None  # an empty ring may pass over as much as it likes
         region = Region(self.head, (self.head + passed_over) % self._ring.capacity, nbytes, end)
         self.head = end
         return region
