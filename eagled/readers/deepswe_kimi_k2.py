@@ -21,15 +21,15 @@ from eagled.types import Mode
 
 _OFFERED = "We have access to the following functions"
 _FUNCTION = re.compile(
-    r"^\W*BEGIN FUNCTION #\d+: *(?P<name>\S+).*\n(?P<body>(?s:.*?))^\W*END FUNCTION #\d+",
+    r"^[^\w\n]*BEGIN FUNCTION #\d+: *(?P<name>\S+).*\n(?P<body>(?s:.*?))^[^\w\n]*END FUNCTION #\d+",
     re.MULTILINE,
 )
 _PARAMETER = re.compile(
-    r"^\s*(?:\d+\.|\(\d+\))\s+(?P<name>\S+)\s+"
+    r"^[ \t]*(?:\d+\.|\(\d+\))[ \t]+(?P<name>\S+)[ \t]+"
     r"\((?P<type>[^,()]+)(?:,\s*(?P<need>required|optional))?\):?[ \t]*(?P<text>.*)$",
     re.MULTILINE,
 )
-_ALLOWED = re.compile(r"^\s*Allowed values:\s*\[(?P<values>.*)\]\s*$", re.MULTILINE)
+_ALLOWED = re.compile(r"^[ \t]*Allowed values:[ \t]*\[(?P<values>.*)\][ \t]*$", re.MULTILINE)
 _RESULT = re.compile(r"(?P<exit>Exit code: [^\n]*\n)?Execution output of \[[^\]\n]*\]:\n?")
 _CALL_OPEN = re.compile(r"<function=(?P<name>[^>\s]+)>")
 _CALL_CLOSE = "</function>"

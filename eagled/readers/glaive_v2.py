@@ -25,7 +25,7 @@ from eagled.text.messages import Tools
 from eagled.types import RowReason
 
 _MARKERS = r"(?P<who>USER|ASSISTANT|FUNCTION RESPONSE):"
-_AFTER_BLANK = re.compile(r"(?:\A|(?<=\n)\n+)[ \t]*" + _MARKERS)  # else it is a word of the text
+_AFTER_BLANK = re.compile(r"(?:\A|(?<=\n\n))[ \t]*" + _MARKERS)  # else it is a word of the text
 _ROLES = {"USER": "user", "ASSISTANT": "assistant", "FUNCTION RESPONSE": "tool"}
 _END = "<|endoftext|>"
 _CALL = "<functioncall>"

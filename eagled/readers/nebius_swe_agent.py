@@ -24,7 +24,7 @@ from eagled.types import RowReason
 
 _ANSWER = "ai"
 _FENCE = re.compile(r"^```(\S*)[ \t]*$", re.MULTILINE)
-_DISCUSSION = re.compile(r"\s*DISCUSSION[ \t]*(?:\n|$)")
+_DISCUSSION = re.compile(r"\A\s*DISCUSSION[ \t]*(?:\n|$)")
 _RESPONSE_FORMAT = "RESPONSE FORMAT:"  # from here on the system text explains the fenced blocks
 _SUBMIT = "submit"
 _TEXT_BEHIND = "text_after_command"

@@ -25,7 +25,7 @@ from eagled.types import RowReason
 _SCRAPED = "<div class="  # how scraped answers begin; any other HTML belongs to the text
 _CALL = "function_call"
 _RESULTS = {"observation": "tool", "function_response": "tool"}
-_TAG = re.compile(r"<[^>]*>")
+_TAG = re.compile(r"<[^<>]*>")
 HTML_STRIPPED = "html_stripped"
 
 

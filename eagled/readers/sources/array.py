@@ -20,7 +20,8 @@ _CHUNK_BYTES = 4 << 20
 _MAX_ROW_CHARS = 256 << 20
 _LITERAL_CHARS = 9  # a value that is cut inside "-Infinity" or \uXXXX fails this near to the end
 _BLANK = re.compile(r"[ \t\r\n]*")
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+# possessive: without it a string of 50 MB that has no end takes 5 GB of backtracking
+_TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?P<end>"?)|[\[\]{}]', re.DOTALL)
 _SPREAD = re.compile(rb"\s*\{(?:[^\n]*[{\[,])?[ \t\r]*\n\s*[^{\[\s]")
 _decoder = json.JSONDecoder()
 
@@ -146,6 +147,8 @@ def _skip_broken(text: _Text) -> bool:
     while True:
         depth = 0
         for token in _TOKEN.finditer(text.buffer, text.at):
+            if token["end"] == "":
+                break  # the string goes on behind what was read
             depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(token[0], 0)
             if depth == 0:
                 text.at = token.end()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 BUFFER_BYTES = 1 << 20
-_PACKED_BYTES = 1 << 16  # one step of decompression
+_PACKED_BYTES = 1 << 10  # one step of decompression; gives 32 MB at the very most
 DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError)
 
 
