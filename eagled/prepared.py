@@ -35,7 +35,7 @@ REJECTS_NAME = "rejects.jsonl"
 PROFILE_NAME = "profile.json"
 KEYS_NAME = "questions.bin"  # 64-bit keys of the kept questions, little-endian
 NEAR_NAME = "signatures.bin"  # their MinHash signatures, where near duplicates were looked for
-ZSTD_LEVEL = 6
+ZSTD_LEVEL = 3  # 6 makes chat rows 2.5% smaller
 _NO_TOOLS = b'"tools":null'  # in JSON text a quote inside a string is escaped, so this is the key
 
 
@@ -193,5 +193,10 @@ def dump_line(value: Mapping[str, Any]) -> bytes:
     Raises:
         ValueError: for a lone surrogate, NaN or an infinity, which JSON cannot hold.
     """
+    if value.get("tools", value) is None:  # only schemas can hold numbers that orjson would change
+        try:
+            return orjson.dumps(value)
+        except TypeError:  # a lone surrogate; the other writer says where
+            pass
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.encode("utf-8")

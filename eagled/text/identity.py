@@ -7,21 +7,19 @@ nothing and two rows never overwrite each other; the dedup key is the same in ev
 from __future__ import annotations
 
 import json
-import re
 import unicodedata
 
 from eagled.text.messages import Conversation, Message, Role, to_json
 from eagled.tokens import make_uid
 from eagled.types import Mode
 
-_SPACE = re.compile(r"\s+")
 _SHORT_CHARS = 16  # below it a first question ("Hi") says too little: all user turns count
 
 
 def normalised(text: str) -> str:
     """Return `text` NFKC-normalised, case-folded, with whitespace runs made one blank."""
     folded = unicodedata.normalize("NFKC", text).casefold()
-    return _SPACE.sub(" ", folded).strip()
+    return " ".join(folded.split())
 
 
 def dedup_key(messages: tuple[Message, ...]) -> bytes:

@@ -22,6 +22,7 @@ from eagled.text.encoding import Encoding
 from eagled.text.families import Family, family_of
 from eagled.text.messages import Message, Tools
 from eagled.text.probe import ArgumentsForm, TemplateFacts, probe, switch_of
+from eagled.text.rendered import RenderedText
 from eagled.text.shape import Shapes
 from eagled.text.tokenizer import generation_eos, load_tokenizer, template_hash, tokenizer_hash
 from eagled.types import RowReason
@@ -206,11 +207,15 @@ class Renderer:
             self._refuse_keys([content, request.tools])
         if not self._sanitizes_itself:
             return self.encode_pieces(self._marked(request) if spells else text)
-        out = self._apply(
-            request, tokenize=True, **({"sanitize_control_tokens": True} if spells else {})
-        )
+        if not spells:
+            return self._rendered.ids(text)
+        out = self._apply(request, tokenize=True, sanitize_control_tokens=True)
         ids = out["input_ids"] if isinstance(out, Mapping) else out
         return [int(i) for i in ids]
+
+    @cached_property
+    def _rendered(self) -> RenderedText:
+        return RenderedText(self.tokenizer)
 
     def _marked(self, request: Request) -> str:
         """Render with control-token text marked, for a tokenizer that cannot do so itself."""
