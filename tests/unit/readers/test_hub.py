@@ -15,9 +15,12 @@ import pytest
 from eagled.config import DatasetConfig
 from eagled.errors import ConfigError, UnreachableError
 from eagled.inspect import open_inspection
+from eagled.prepared import read_manifest
 from eagled.readers.sources import open_source, remote
 from eagled.types import Mode
+from eagled.workers.prepare import prepare_dataset
 from tests.hub_kit import FakeHub, FakeRepo, fake_hub
+from tests.prep_kit import toy_config, toy_renderer
 
 N_ROWS = 600
 ROWS: list[dict[str, Any]] = [
@@ -139,6 +142,31 @@ def test_a_hub_that_stops_half_way_is_gone_on_with(hub: FakeHub, source: str, sp
     assert f"{n} rows were read" in str(caught.value)
     hub.budget = None
     assert [str(i) for i in range(N_ROWS)] == _ids(iter(got)) + _ids(opened.rows(n))
+
+
+@pytest.mark.parametrize(
+    ("source", "split"), [("owner/lines", "train"), ("owner/shards", "train_sft")]
+)
+def test_prep_goes_on_where_the_hub_stopped(
+    hub: FakeHub, tmp_path: Path, source: str, split: str
+) -> None:
+    """A second run gives the bytes of a run that nothing stopped, at the same commit."""
+    settings = {"source": source, "split": split}
+    stopped = toy_config(tmp_path / "stopped", source, dataset=settings)
+    whole = toy_config(tmp_path / "whole", source, dataset=settings)
+    hub.budget = 900_000
+    with pytest.raises(UnreachableError, match="the same command goes on there"):
+        prepare_dataset(stopped, stopped.datasets[0], renderer=toy_renderer())
+    hub.budget = None
+    done = prepare_dataset(stopped, stopped.datasets[0], renderer=toy_renderer())
+    reference = prepare_dataset(whole, whole.datasets[0], renderer=toy_renderer())
+    names = sorted(path.name for path in reference.folder.iterdir())
+
+    assert (N_ROWS, N_ROWS) == (done.rows, done.kept)
+    assert names == sorted(path.name for path in done.folder.iterdir())
+    for name in names:
+        assert (done.folder / name).read_bytes() == (reference.folder / name).read_bytes(), name
+    assert "a" * 40 == read_manifest(done.folder).inputs["source"]["revision"]
 
 
 def test_a_broken_connection_is_mended(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,7 @@ def _write(path: Path, kind: str) -> None:
     ],
 )
 def test_memory_is_bounded_by_a_few_rows(tmp_path: Path, name: str, kind: str, faults: int) -> None:
-    """Rows are not held: eight of 50 MB take less than what they are, and a cut end is one reject."""
+    """Rows are not held: eight take less than all would, and a cut end is one reject."""
     _write(tmp_path / name, kind)
     done = subprocess.run(
         [sys.executable, "-c", _READ, str(tmp_path / name)],
