@@ -2,9 +2,8 @@
 
 Guarantee: text goes through the tokenizer's `apply_chat_template` and nothing else; control-token
 text inside content is encoded as plain text or the row is refused; a part that the template
-swallowed is noticed and named (`lost_in_template`). Price: each prompt is rendered twice (once as
-text, for that check), which is small beside tokenising it; each new shape of conversation once more
-(`shape.py`).
+swallowed is noticed and named (`lost_in_template`). Price: a shape of conversation that
+was not seen before is rendered once more (`shape.py`), a row with control-token text as well.
 """
 
 from __future__ import annotations
