@@ -52,6 +52,12 @@ test-sglang: $(VENV)/.ready sglang-env ## Protocol contract and capture against 
 
 oracle: .oracle-venv/.ready ## An independent EAGLE-3 trainer that ours is compared with (33 MB)
 
+.peers-venv/.ready: requirements-peers.txt $(VENV)/.ready
+	@$(BIN)/pip install -q --disable-pip-version-check --no-deps --upgrade --target .peers-venv -r $<
+	@touch $@
+
+peers-env: .peers-venv/.ready ## Other trainers' own readers, which check our exports (37 MB)
+
 tokenizers: ## Real tokenizers for tests (84 MB, into ~/.cache/eagled/tokenizers)
 	@bash scripts/fetch_tokenizers.sh
 
@@ -59,6 +65,6 @@ crash: $(VENV)/.ready ## 300 SIGKILLs and 100 power cuts (about an hour); see do
 	@$(BIN)/python -m bench.crash --kills 300 --cuts 100
 
 clean: ## Remove environments and caches, never a state directory
-	rm -rf $(VENV) $(SGLANG_VENV) .oracle-venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(SGLANG_VENV) .oracle-venv .peers-venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-.PHONY: help .venv demo test check lint faults sglang-env test-sglang oracle tokenizers crash clean
+.PHONY: help .venv demo test check lint faults sglang-env test-sglang oracle peers-env tokenizers crash clean
