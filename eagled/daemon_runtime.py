@@ -12,6 +12,7 @@ from eagled.control.desks import ExtractDesk, TextDesk
 from eagled.control.doorbell import Doorbell
 from eagled.daemon_ring import RingDesk
 from eagled.daemon_servers import LaunchedServers
+from eagled.daemon_spool import SpoolView
 from eagled.disk import DiskGovernor, DiskView
 from eagled.lanes import lane_for
 from eagled.notify import Notifier
@@ -70,6 +71,7 @@ class Runtime:
         corpus_frozen: a corpus exists (what `extract.start = "after_merge"` waits for).
         disk: the governor's last view; None before the first.
         ring: the ring of shards; idle unless disk.mode is stream.
+        spool: the spool's last numbers; None unless servers capture while they generate.
         loads: what each server's load endpoint said last, by address.
         servers: those that the daemon launched.
     """
@@ -96,6 +98,7 @@ class Runtime:
     corpus_frozen: bool = False
     disk: DiskView | None = None
     ring: RingDesk | None = None
+    spool: SpoolView | None = None
     loads: dict[str, Load] = field(default_factory=dict)
     servers: LaunchedServers | None = None
 
@@ -121,7 +124,8 @@ class Runtime:
     def apply_hold(self) -> None:
         """Let the generator claim, or not, as hold and disk say."""
         critical = self.disk is not None and self.disk.critical
-        if self.hold or critical:
+        spool_full = self.spool is not None and self.spool.full
+        if self.hold or critical or spool_full:
             self.generator.drain()
         else:
             self.generator.undrain()

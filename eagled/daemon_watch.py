@@ -18,6 +18,7 @@ import orjson
 from eagled.daemon_actions import DaemonActions
 from eagled.daemon_runtime import Runtime
 from eagled.daemon_shards import shard_totals
+from eagled.daemon_spool import SpoolWatch
 from eagled.disk import Ballast, DiskLoad, DiskView, file_system, folder_bytes
 from eagled.errors import EagledError
 from eagled.progress import Point
@@ -28,6 +29,7 @@ from eagled.types import EventKind
 logger = logging.getLogger(__name__)
 TICK_S = 1.0
 DISK_EVERY_S = 5.0
+SPOOL_SWEEP_EVERY_S = 300.0  # files that belong to nobody only take room
 SNAPSHOT_EVERY_S = 3.0
 LOADS_EVERY_S = 5.0
 LOADS_TIMEOUT_S = 3.0
@@ -48,6 +50,9 @@ class Watch:
         self._moved_at = now
         self._commits = -1
         self._sent_at = now
+        one_pass = runtime.config.extract.one_pass
+        self._spool = SpoolWatch(runtime.config) if one_pass else None
+        self._swept_at = now
 
     async def tick(self) -> None:
         """Do what is due."""
@@ -59,6 +64,7 @@ class Watch:
         chores: tuple[tuple[str, float, Callable[[], Awaitable[None]]], ...] = (
             ("desks", TICK_S, self._sweep),
             ("disk", DISK_EVERY_S, self._look_at_disk),
+            ("spool", DISK_EVERY_S, self._look_at_spool),
             ("loads", LOADS_EVERY_S, self._ask_servers),
             ("progress", TICK_S, self._remember),
             ("alarms", TICK_S, self._judge),
@@ -113,6 +119,21 @@ class Watch:
         if done:
             await run.store.add_event(EventKind.BALLAST, str(run.paths.ballast), done)
         run.apply_hold()
+
+    async def _look_at_spool(self) -> None:
+        """Let generation wait while too many states do, and remove what belongs to nobody."""
+        run, watch, now = self._run, self._spool, self._run.clock.monotonic()
+        if watch is None:
+            return
+        run.spool = await asyncio.to_thread(watch.look)
+        run.apply_hold()
+        text = f"{run.spool.reason}: generation waits until extraction has taken some"
+        run.board.keep("spool", text, when=run.spool.full)
+        text = f"states of {run.spool.failed} answers were not captured; they are computed again"
+        run.board.keep("capture", text, when=run.spool.failed > 0)
+        if now - self._swept_at >= SPOOL_SWEEP_EVERY_S:
+            self._swept_at = now
+            await asyncio.to_thread(watch.sweep, run.paths.database)
 
     async def _tell_disk(self, before: DiskView | None, view: DiskView) -> None:
         """Write an event when the governor changes its mind, and keep its alarms."""
@@ -181,6 +202,9 @@ class Watch:
             away = server["state"] not in ("starting", "up", "trial")
             text = f"server {server['url']} is {server['state']}: {server['error'] or 'no answer'}"
             run.board.keep(f"server:{server['url']}", text, when=away, level="error")
+        trouble = run.extract.trouble
+        text = f"hidden states cannot be had now; samples wait: {trouble}"
+        run.board.keep("extraction", text, when=bool(trouble), level="error")
         waits = any(lane["queued"] for lane in document["lanes"].values())
         text = "no server is configured: add [[servers]]; samples wait"
         run.board.keep("no_server", text, when=waits and not document["servers"], level="error")

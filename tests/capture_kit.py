@@ -62,6 +62,9 @@ def put_file(spool: Path, rid: str, ids: npt.NDArray[Any], n_output: int) -> Pat
     return temp.rename(final_path(spool, rid))
 
 
+ANSWER = [21, 22, 23, 24]  # of every generation
+
+
 @dataclass
 class FakeCapture:
     """What the server does.
@@ -86,6 +89,8 @@ class FakeCapture:
             "version": "0.5.23",
             "disable_radix_cache": True,
             "enable_return_hidden_states": True,
+            "context_length": 10_240,
+            "max_req_input_len": 10_234,
         }
     )
 
@@ -93,6 +98,8 @@ class FakeCapture:
         """Return status and reply to a pass."""
         rid, ids = body["rid"], np.array(body["input_ids"])
         self.served.append(rid)
+        if body["sampling_params"]["max_new_tokens"]:
+            return 200, self._generate(rid, ids, asked=body.get("return_hidden_states", False))
         if self.mode in ("down", "refused"):
             return (503 if self.mode == "down" else 400), {"error": {"message": "no"}}
         meta: dict[str, Any] = {"id": rid, "prompt_tokens": len(ids)}
@@ -101,6 +108,21 @@ class FakeCapture:
         else:
             meta["hidden_states"] = self._capture(rid, ids).to_json()
         return 200, {"output_ids": [], "meta_info": meta}
+
+    def _generate(self, rid: str, ids: npt.NDArray[Any], *, asked: bool) -> dict[str, Any]:
+        """Answer with the ids of `ANSWER`, captured if asked and able."""
+        meta: dict[str, Any] = {
+            "id": rid,
+            "prompt_tokens": len(ids),
+            "completion_tokens": len(ANSWER),
+            "finish_reason": {"type": "stop", "matched": ANSWER[-1]},
+        }
+        if asked and self.mode == "good":
+            put_file(self.spool, rid, np.concatenate([ids, ANSWER]), len(ANSWER))
+            meta["hidden_states"] = look(self.spool, rid).to_json()
+        elif asked:
+            meta["hidden_states"] = [[0.1]]
+        return {"output_ids": ANSWER, "meta_info": meta}
 
     def _capture(self, rid: str, ids: npt.NDArray[Any]) -> Receipt:
         whole = file_bytes(rid, ids, 0)
@@ -135,7 +157,8 @@ def serving(capture: FakeCapture) -> Iterator[str]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self._say(200, capture.info)
+            model = {"model_path": "/models/toy", "served_model_name": "toy", "tokenizer_path": ""}
+            self._say(200, model if self.path == "/model_info" else capture.info)
 
         def do_POST(self) -> None:
             length = int(self.headers["Content-Length"])

@@ -133,6 +133,7 @@ class ExtractDesk:
         self._shortlist = shortlist
         self._holders: dict[str, int] = {}  # worker name -> pid
         self._tokens: dict[str, dict[int, int]] = {}  # worker name -> sample id -> its tokens
+        self.trouble = ""  # why the last extraction came back; empty since one went well
         self.committed_bytes = 0  # of the shards that came since this daemon started
 
     @property
@@ -185,6 +186,7 @@ class ExtractDesk:
         result = await self._store.commit_shard(record, members)
         if result.accepted:
             self.committed_bytes += record.file_bytes
+            self.trouble = ""
         self._settled(member.fence for member in members)
         return result
 
@@ -196,6 +198,8 @@ class ExtractDesk:
 
     async def fail(self, fence: Fence, reason: str, detail: str, *, final: bool) -> bool:
         """Store that a sample's states were refused."""
+        if not final:
+            self.trouble = f"{reason}: {detail}"
         counted = await self._store.fail_extract(fence, reason, detail, final=final)
         self._settled([fence])
         return counted

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Self
@@ -30,6 +31,7 @@ from eagled.credentials import read_key
 from eagled.errors import (
     ContentError,
     EagledError,
+    FingerprintError,
     ReplyBrokenError,
     ServerTimeoutError,
     ServerUnavailableError,
@@ -49,12 +51,18 @@ from eagled.server.protocol import (
 )
 from eagled.server.reply import OK, error_message, read_error, read_reply
 from eagled.server.wire import ConnectionLostError, NoConnectionError, Wire, WireReply
+from eagled.sglang_plugin.spoolfile import FORMAT
 from eagled.types import OutputReason
 
 HEALTH_TIMEOUT_S = 25.0  # SGLang itself takes up to 20 s to say 503
 INFO_TIMEOUT_S = 10.0
 ABORT_TIMEOUT_S = 5.0
 ABORT_GRACE_S = 15.0  # an aborted request comes back within 4 s; then the socket is closed
+PROBE_RID = "probe-"  # a capturing server's files of this name are nobody's
+NOT_CAPTURING = (
+    "{url} does not write hidden states: it runs without eagled's plugin, or without its flags "
+    "(docs/capture.md)"
+)
 SEARCH_S = 60.0  # between two searches for a load endpoint
 _NOT_FOUND = 404
 
@@ -123,6 +131,7 @@ class SglangClient:
                 refuses the request for good.
             RetryableError: the server or the way to it failed; the class says how.
             AuthError: the server wants another key.
+            FingerprintError: states were asked for, and the server does not capture.
         """
         assert self._wire is not None, "used outside its context"  # noqa: S101 - a bug, not input
         self._check_prompt(request)
@@ -134,6 +143,8 @@ class SglangClient:
         if reply.status == OK:
             return read_reply(reply.body, request, self._vocab_size, reply.connected_at)
         error = self._error(reply.status, reply.headers, reply.body, request)
+        if request.states and isinstance(error, ContentError) and not await self.captures():
+            raise FingerprintError(NOT_CAPTURING.format(url=self.url))
         if again and isinstance(error, ContentError) and not _is_too_long(error):
             # perhaps the first sending did arrive and this one is refused as its double
             raise ReplyBrokenError(f"refused after it was sent again: {error.detail}")
@@ -273,6 +284,29 @@ class SglangClient:
             raise ReplyBrokenError("/generate gave no ids of its prompt")
         return tuple(int(row[1]) for row in rows)
 
+    async def captures(self) -> bool:
+        """Return whether the server writes hidden states; asked with a prompt of one token.
+
+        Raises:
+            RetryableError: the server could not be asked.
+        """
+        body = {
+            "rid": PROBE_RID + uuid.uuid4().hex,
+            "input_ids": [0],
+            "sampling_params": {"max_new_tokens": 0},
+            "return_hidden_states": True,
+        }
+        async with self._call("POST", "/generate", HEALTH_TIMEOUT_S, body) as response:
+            raw = await response.read()
+            if response.status == OK:
+                meta = _json_object("/generate", raw).get("meta_info")
+                receipt = meta.get("hidden_states") if isinstance(meta, dict) else None
+                return isinstance(receipt, dict) and receipt.get("eagled_capture") == FORMAT
+            error = self._error(response.status, response.headers, raw, None)
+        if isinstance(error, ContentError):
+            return False  # it was not even started for hidden states
+        raise error
+
     async def loads(self, timeout_s: float = INFO_TIMEOUT_S) -> Load | None:
         """Return the server's load; None when no endpoint of it tells one.
 
@@ -385,8 +419,10 @@ class _MissingError(ServerUnavailableError):
 def encode_request(request: GenerateRequest) -> bytes:
     """Return the JSON body: constant members as they are, ids straight from the numpy view."""
     seed = b"" if request.seed is None else b',"sampling_seed":%d' % request.seed
-    return b'{"stream":false,"rid":"%b","sampling_params":{%b,"max_new_tokens":%d%b},%b}' % (
+    states = b'"return_hidden_states":true,' if request.states else b""
+    return b'{"stream":false,"rid":"%b",%b"sampling_params":{%b,"max_new_tokens":%d%b},%b}' % (
         request.rid.encode("ascii"),
+        states,
         request.sampling,
         request.max_new,
         seed,

@@ -33,6 +33,7 @@ class GenerateRequest:
         sampling: JSON members of `sampling_params` without braces, `max_new_tokens` and
             `sampling_seed`; see `ResolvedSampling.json_members`.
         seed: seed of this request; None lets the server choose.
+        states: whether the server is to write the hidden states into its spool.
     """
 
     rid: str
@@ -40,6 +41,7 @@ class GenerateRequest:
     max_new: int
     sampling: bytes
     seed: int | None = None
+    states: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,3 +83,7 @@ WHERE id = ? AND state = 5;
 -- name: drop_shard
 -- Say why a shard no longer counts.
 UPDATE shard SET dropped = :reason WHERE id = :id AND dropped IS NULL;
+
+-- name: states_of
+-- The states of some samples; those that are gone are left out.
+SELECT s.id, s.state FROM json_each(:ids) AS f CROSS JOIN sample AS s ON s.id = f.value;

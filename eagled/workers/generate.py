@@ -31,7 +31,14 @@ from typing import Any, Protocol
 
 from eagled.clock import Clock
 from eagled.config import Config
-from eagled.errors import ArtifactError, AuthError, ContentError, EagledError, RetryableError
+from eagled.errors import (
+    ArtifactError,
+    AuthError,
+    ContentError,
+    EagledError,
+    FingerprintError,
+    RetryableError,
+)
 from eagled.lanes import max_new_for, ordered_lanes
 from eagled.printable import printable
 from eagled.retry import Random
@@ -62,7 +69,8 @@ MAX_CLAIM = 256  # samples of one claim; more would only make one transaction lo
 RETRY_TICK_S = 1.0  # how late a retry may be; ticks only while one waits
 STOP_GRACE_S = 10.0  # for aborts and give-backs after the time to finish is over
 ABORTS_AT_ONCE = 16
-_EXPECTED = (RetryableError, ContentError, AuthError, ArtifactError)  # `policy.decide` knows them
+# `policy.decide` knows them
+_EXPECTED = (RetryableError, ContentError, AuthError, FingerprintError, ArtifactError)
 
 
 class GenerationStore(OutcomeStore, SettingsStore, LengthStore, Protocol):
@@ -182,6 +190,7 @@ class Generator:
                 self._identity,
                 vocab_size=vocab_size,
                 calls=calls,
+                capturing=config.extract.one_pass,
             )
             for endpoint in self._router.endpoints
         }
@@ -434,6 +443,7 @@ class Generator:
             max_new=max_new,
             sampling=recipe.members,
             seed=recipe.sampling.seed_of(claim.uid),
+            states=self._config.extract.one_pass,
         )
 
     def _recipe(self, dataset: str) -> _Recipe:

@@ -22,6 +22,7 @@ from typing import Protocol
 from eagled.clock import Clock
 from eagled.config import GenerationConfig
 from eagled.errors import AuthError, EagledError, FingerprintError, RetryableError
+from eagled.server.client import NOT_CAPTURING
 from eagled.server.fingerprint import fingerprint
 from eagled.server.protocol import Load
 from eagled.server.wire import ConnectionLostError, NoConnectionError
@@ -92,8 +93,10 @@ class Monitor:
         *,
         vocab_size: int,
         calls: Calls,
+        capturing: bool = False,
     ) -> None:
         self.endpoint = endpoint
+        self._capturing = capturing
         self._config = config
         self._clock = clock
         self._identity = identity
@@ -179,6 +182,7 @@ class Monitor:
             model = await endpoint.client.model_info()
             found = fingerprint(info, model, self._vocab_size)
             await self._identity.admit(found, endpoint.url)
+            await self._check_capture()
         except (FingerprintError, AuthError) as exc:
             endpoint.open(EndpointState.REFUSED, str(exc))
             return Identity.OTHER
@@ -197,6 +201,11 @@ class Monitor:
         endpoint.server_cap = min(own_cap, info.max_running or NO_CAP)
         endpoint.identify(found, began_at)
         return Identity.SAME
+
+    async def _check_capture(self) -> None:
+        """Raise FingerprintError if the run wants states and the server does not write them."""
+        if self._capturing and not await self.endpoint.client.captures():
+            raise FingerprintError(NOT_CAPTURING.format(url=self.endpoint.url))
 
     # -- coming back
 

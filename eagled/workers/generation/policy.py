@@ -20,6 +20,7 @@ from eagled.errors import (
     AuthError,
     ContentError,
     EagledError,
+    FingerprintError,
     ReplyBrokenError,
     RequestAbortedError,
     ServerBusyError,
@@ -86,7 +87,7 @@ def decide(error: EagledError, seen: Circumstances) -> Decision:
             made = Decision(Action.FINAL, Blame.NONE, charge=True, final=SampleState.REJECTED)
         case ArtifactError():
             made = Decision(Action.FINAL, Blame.NONE, charge=True)
-        case AuthError():
+        case AuthError() | FingerprintError():
             made = Decision(Action.GIVE_BACK, Blame.REFUSE)
         case ServerBusyError():
             made = Decision(Action.GIVE_BACK, Blame.PRESSURE)
