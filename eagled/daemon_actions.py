@@ -119,8 +119,14 @@ class DaemonActions:
     # -- steering
 
     async def changed(self) -> None:
-        """Take over lanes, priorities and limits that were changed in the store."""
-        await self._run.generator.refresh()
+        """Take over lanes, priorities, limits and holds that were changed in the store."""
+        run, settings = self._run, await self._run.store.settings()
+        hold, paused = settings.get(HOLD_SETTING, ""), bool(settings.get(EXTRACT_SETTING))
+        if (hold, paused) != (run.hold, run.extraction_paused):
+            run.hold, run.extraction_paused = hold, paused
+            run.apply_hold()
+            run.doorbell.ring()
+        await run.generator.refresh()
         self._stale()
 
     def work_added(self) -> None:

@@ -125,6 +125,7 @@ class EventKind(StrEnum):
     SETTING_CHANGED = "setting_changed"
     SAMPLES_RETRIED = "samples_retried"
     SAMPLES_REJECTED = "samples_rejected"
+    SAMPLES_MOVED = "samples_moved"
     SERVER_UP = "server_up"
     SERVER_DOWN = "server_down"
     SERVER_STUCK = "server_stuck"

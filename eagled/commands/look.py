@@ -168,14 +168,20 @@ def failures(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show failed and rejected samples by reason."""
+    """Show failed and rejected samples by cause, and what trying them again would cost."""
     rows = call_get(config, "/v1/failures", limit=limit)["failures"]
     if as_json:
         say_json(rows)
-    elif rows:
-        say_table(tuple(rows[0]), [list(row.values()) for row in rows])
-    else:
+        return
+    if not rows:
         say("nothing failed")
+        return
+    headers = ("cause", "n", "dataset", "state", "reason", "what", "tokens in", "out", "time")
+    keys = ("cause", "n", "dataset", "state", "reason", "pattern", "tokens_in", "tokens_out")
+    say_table(
+        headers, [[*(row[key] for key in keys), human_seconds(row["retry_s"])] for row in rows]
+    )
+    say("\n`eagled retry --cause CAUSE` queues them again; tokens and time are what that may take")
 
 
 def events(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -68,6 +67,8 @@ def serve(
             f"serve.python = {plan.argv[0]!r} cannot be run: set it to the Python of SGLang's "
             "environment"
         )
+    import asyncio
+
     raise typer.Exit(asyncio.run(_run(found, server, plan, unchecked=unchecked)))
 
 

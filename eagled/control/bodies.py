@@ -29,6 +29,7 @@ class LaneBody(Body):
 
     paused: bool | None = None
     limit: int | None = Field(default=None, ge=0, le=100_000)
+    share: float | None = Field(default=None, ge=0, le=1000)
 
 
 class DatasetBody(Body):
@@ -36,6 +37,8 @@ class DatasetBody(Body):
 
     paused: bool | None = None
     priority: int | None = Field(default=None, ge=-1000, le=1000)
+    limit: int | None = Field(default=None, ge=0, le=100_000)
+    share: int | None = Field(default=None, ge=1, le=100)
 
 
 class PauseBody(Body):
@@ -50,19 +53,35 @@ class EnqueueBody(Body):
     folder: str | None = None
 
 
-class RetryBody(Body):
-    """POST /v1/retry: these samples, or all that failed for a reason (or for any)."""
+class ChangeBody(Body):
+    """What every change of samples has: these, or all that match.
+
+    With `dry_run` nothing is changed: the answer says how many would be.
+    """
 
     samples: list[str] = Field(default_factory=list, max_length=MAX_BATCH)
     reason: str | None = Field(default=None, max_length=MAX_WORD)
     dataset: str | None = Field(default=None, max_length=MAX_WORD)
+    lane: str | None = Field(default=None, max_length=MAX_WORD)
+    dry_run: bool = False
 
 
-class RejectBody(Body):
-    """POST /v1/reject: samples by their uid in hex."""
+class RetryBody(ChangeBody):
+    """POST /v1/retry: these samples, or all that failed for a reason or cause (or for any)."""
 
-    samples: list[str] = Field(min_length=1, max_length=MAX_BATCH)
+    cause: str | None = Field(default=None, max_length=MAX_WORD)
+
+
+class RejectBody(ChangeBody):
+    """POST /v1/reject: samples by their uid in hex, or all of a dataset or lane."""
+
     reason: str = Field(default="operator", max_length=MAX_WORD)
+
+
+class MoveBody(ChangeBody):
+    """POST /v1/move: samples that wait, into the lane `to`."""
+
+    to: str = Field(min_length=1, max_length=MAX_WORD)
 
 
 class HelloBody(Body):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from eagled.control.disk_routes import add_disk_routes
 from eagled.control.events import stream_events
 from eagled.control.peers import uid_of
 from eagled.errors import UsageError
+from eagled.store.ops.change import MOVED_FROM, REJECTED_FROM, RETRIED_FROM
 from eagled.store.records import SampleFilter
 from eagled.types import SampleState
 
@@ -46,6 +47,7 @@ def add_routes(app: web.Application) -> None:
         ("/v1/undo", undo),
         ("/v1/retry", retry),
         ("/v1/reject", reject),
+        ("/v1/move", move),
         ("/v1/shards/{name}/drop", drop_shard),
     ):
         app.router.add_post(path, mutation(work))
@@ -111,9 +113,17 @@ async def sample(request: web.Request) -> web.StreamResponse:
 
 
 async def failures(request: web.Request) -> web.StreamResponse:
-    """GET /v1/failures: groups of what was given up, by reason."""
-    rows = await request.app[CONTROL].store.failures(number_in(request, "limit", 50, _MAX_ROWS))
-    return json_reply({"failures": [_plain(row) for row in rows]})
+    """GET /v1/failures: what was given up, by its cause, and what trying it again would cost."""
+    control = request.app[CONTROL]
+    rows = await control.store.causes(number_in(request, "limit", 50, _MAX_ROWS))
+    lanes = (await control.actions.status()).get("lanes", {}).values()
+    rate = sum(lane.get("out_tok_per_s") or 0 for lane in lanes)
+    found = []
+    for row in rows:
+        known = row.tokens_out is not None and rate > 0
+        retry_s = round(row.tokens_out / rate, 1) if known else None  # type: ignore[operator] # known says so
+        found.append({**_plain(row), "retry_s": retry_s})
+    return json_reply({"failures": found})
 
 
 async def shards(request: web.Request) -> web.StreamResponse:
@@ -123,21 +133,31 @@ async def shards(request: web.Request) -> web.StreamResponse:
 
 
 async def change_lane(request: web.Request, control: Control) -> dict[str, Any]:
-    """POST /v1/lanes/{name}: pause, resume, limit."""
+    """POST /v1/lanes/{name}: pause, resume, limit, share."""
     body = await body_of(request, bodies.LaneBody)
     row = await control.store.set_lane(
-        request.match_info["name"], paused=body.paused, limit=body.limit, uid=uid_of(request)
+        request.match_info["name"],
+        paused=body.paused,
+        limit=body.limit,
+        share=body.share,
+        uid=uid_of(request),
     )
     await control.actions.changed()
     state = "paused" if row.paused else "running"
-    return {**_plain(row), "message": f"lane {row.name}: {state}, limit {row.limit}"}
+    share = f", share {row.share:g}" if row.share is not None else ""
+    return {**_plain(row), "message": f"lane {row.name}: {state}, limit {row.limit}{share}"}
 
 
 async def change_dataset(request: web.Request, control: Control) -> dict[str, Any]:
-    """POST /v1/datasets/{name}: pause, resume, priority."""
+    """POST /v1/datasets/{name}: pause, resume, priority, limit, share."""
     body = await body_of(request, bodies.DatasetBody)
     row = await control.store.set_dataset(
-        request.match_info["name"], paused=body.paused, priority=body.priority, uid=uid_of(request)
+        request.match_info["name"],
+        paused=body.paused,
+        priority=body.priority,
+        limit=body.limit,
+        share=body.share,
+        uid=uid_of(request),
     )
     await control.actions.changed()
     state = "paused" if row.paused else "running"
@@ -183,7 +203,7 @@ async def extract(request: web.Request, control: Control) -> dict[str, Any]:
 
 
 async def undo(request: web.Request, control: Control) -> dict[str, Any]:
-    """POST /v1/undo: take back the last change of a lane or dataset."""
+    """POST /v1/undo: take back the last change of a lane, dataset, setting or of samples."""
     await body_of(request, bodies.Empty)
     done = await control.store.undo(uid_of(request))
     await control.actions.changed()
@@ -193,8 +213,15 @@ async def undo(request: web.Request, control: Control) -> dict[str, Any]:
 async def retry(request: web.Request, control: Control) -> dict[str, Any]:
     """POST /v1/retry: queue given-up samples again."""
     body = await body_of(request, bodies.RetryBody)
-    ids = await _ids(control, body.samples)
-    which = ids or SampleFilter(dataset=body.dataset, reason=body.reason)
+    which: list[int] | SampleFilter
+    if body.cause is not None:
+        which = await control.store.of_cause(body.cause)
+        if not which:
+            raise UsageError(f"no given-up sample has the cause {body.cause!r}: `eagled failures`")
+    else:
+        which = await _which(control, body, body.reason)
+    if body.dry_run:
+        return await _would(control, which, RETRIED_FROM, "queued again")
     n = await control.store.retry(which, uid_of(request))
     await control.actions.changed()
     return {"n": n, "message": f"{n} samples are queued again"}
@@ -203,8 +230,42 @@ async def retry(request: web.Request, control: Control) -> dict[str, Any]:
 async def reject(request: web.Request, control: Control) -> dict[str, Any]:
     """POST /v1/reject: take samples out of the run."""
     body = await body_of(request, bodies.RejectBody)
-    n = await control.store.reject(await _ids(control, body.samples), body.reason, uid_of(request))
+    which = await _which(control, body, None)
+    if body.dry_run:
+        return await _would(control, which, REJECTED_FROM, "rejected")
+    n = await control.store.reject(which, body.reason, uid_of(request))
+    await control.actions.changed()
     return {"n": n, "message": f"{n} samples are rejected"}
+
+
+async def move(request: web.Request, control: Control) -> dict[str, Any]:
+    """POST /v1/move: put samples that wait into another lane."""
+    body = await body_of(request, bodies.MoveBody)
+    which = await _which(control, body, body.reason)
+    if body.dry_run:
+        return await _would(control, which, MOVED_FROM, f"moved to lane {body.to}")
+    n = await control.store.move(which, body.to, uid_of(request))
+    await control.actions.changed()
+    return {"n": n, "message": f"{n} samples are moved to lane {body.to}"}
+
+
+async def _which(
+    control: Control, body: bodies.ChangeBody, reason: str | None
+) -> list[int] | SampleFilter:
+    """Return the samples that a body means: those it names, else all that match it."""
+    if body.samples:
+        return await _ids(control, body.samples)
+    return SampleFilter(dataset=body.dataset, lane=body.lane, reason=reason)
+
+
+async def _would(
+    control: Control,
+    which: list[int] | SampleFilter,
+    states: Collection[SampleState],
+    words: str,
+) -> dict[str, Any]:
+    n = await control.store.count_change(which, states)
+    return {"n": n, "dry_run": True, "message": f"{n} samples would be {words}"}
 
 
 async def drop_shard(request: web.Request, control: Control) -> dict[str, Any]:

@@ -1,10 +1,14 @@
 -- name: set_lane
 -- What an operator set of a lane.
-UPDATE lane SET paused = :paused, live_limit = :live_limit WHERE name = :name;
+UPDATE lane SET paused = :paused, live_limit = :live_limit, live_share = :live_share
+WHERE name = :name;
 
 -- name: set_dataset
 -- What an operator set of a dataset.
-UPDATE dataset SET paused = :paused, live_priority = :live_priority WHERE name = :name;
+UPDATE dataset
+SET paused = :paused, live_priority = :live_priority, live_limit = :live_limit,
+    live_share = :live_share
+WHERE name = :name;
 
 -- name: set_setting
 -- One live setting.
@@ -38,9 +42,55 @@ SELECT seq, kind, subject, detail, undo FROM event WHERE undo IS NOT NULL ORDER 
 -- A change is taken back once.
 UPDATE event SET undo = NULL WHERE seq = :seq;
 
+-- name: finish_change
+-- An operator's change of samples is complete, and can be taken back.
+UPDATE event SET detail = :detail, undo = :undo WHERE seq = :seq;
+
 -- name: sample_for_change
--- What decides whether an operator may retry or reject a sample.
-SELECT id, state, n_prompt, reason FROM sample WHERE id = :id;
+-- What decides whether an operator may change a sample, and what it was before.
+SELECT id, state, n_prompt, reason, lane_id, attempt, failures, checked, detail
+FROM sample WHERE id = :id;
+
+-- name: keep_old
+-- What an operator's change of a sample replaced.
+INSERT OR IGNORE INTO changed
+    (seq, sample_id, state, lane_id, attempt, failures, checked, reason, detail)
+VALUES (:seq, :id, :state, :lane_id, :attempt, :failures, :checked, :reason, :detail);
+
+-- name: changed_by
+-- What a change replaced, a slice of it.
+SELECT sample_id, state, lane_id, attempt, failures, checked, reason, detail
+FROM changed WHERE seq = :seq ORDER BY sample_id LIMIT 200;
+
+-- name: drop_old
+-- A change of a sample is taken back once.
+DELETE FROM changed WHERE seq = :seq AND sample_id = :id;
+
+-- name: prune_changed
+-- Changes whose event is gone cannot be taken back.
+DELETE FROM changed WHERE seq <= :upto;
+
+-- name: unretry
+-- An operator's retry is taken back, where nothing has come of it.
+UPDATE sample
+SET state = :state, failures = :failures, reason = :reason, detail = :detail, updated_ms = :now
+WHERE id = :id AND state IN (0, 6) AND attempt = :attempt;
+
+-- name: unreject
+-- An operator's rejection is taken back; states in a shard are extracted again.
+UPDATE sample
+SET state = :state, checked = :checked, reason = NULL, detail = NULL, rank = 0,
+    extended = CASE WHEN :state = 3 THEN extended ELSE 0 END, updated_ms = :now
+WHERE id = :id AND state = 8 AND reason = 'operator';
+
+-- name: lane_number
+-- A configured lane.
+SELECT id FROM lane WHERE name = :name AND configured = 1;
+
+-- name: move_sample
+-- An operator puts a sample that waits into another lane.
+UPDATE sample SET lane_id = :lane_id, updated_ms = :now
+WHERE id = :id AND state IN (0, 2) AND lane_id <> :lane_id;
 
 -- name: retry_sample
 -- Queue a given-up sample again, its charges forgiven.

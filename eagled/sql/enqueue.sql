@@ -1,11 +1,12 @@
 -- name: lane_rows
 -- All lanes in order.
-SELECT id, name, ord, context, ifnull(live_limit, config_limit), paused
+SELECT id, name, ord, context, ifnull(live_limit, config_limit), paused, live_share
 FROM lane WHERE configured = 1 ORDER BY ord, id;
 
 -- name: lane_by_name
 -- One lane with what an operator set.
-SELECT id, name, ord, context, ifnull(live_limit, config_limit), paused, live_limit
+SELECT id, name, ord, context, ifnull(live_limit, config_limit), paused, live_share,
+    live_limit
 FROM lane WHERE name = :name;
 
 -- name: unconfigure_lanes
@@ -34,13 +35,13 @@ WHERE id = :id AND state = 0;
 -- name: dataset_by_name
 -- One dataset with what an operator set.
 SELECT id, name, ifnull(live_priority, config_priority), paused, mode, prep_key,
-    n_rows, n_kept, n_rejected, complete, live_priority
+    n_rows, n_kept, n_rejected, complete, live_limit, live_share, live_priority
 FROM dataset WHERE name = :name;
 
 -- name: dataset_rows
 -- All datasets.
 SELECT id, name, ifnull(live_priority, config_priority), paused, mode, prep_key,
-    n_rows, n_kept, n_rejected, complete
+    n_rows, n_kept, n_rejected, complete, live_limit, live_share
 FROM dataset ORDER BY id;
 
 -- name: insert_dataset

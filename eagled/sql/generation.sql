@@ -1,6 +1,8 @@
 -- name: claim_candidates
 -- Datasets of an open lane that have queued rows, from the counters.
-SELECT l.id, d.id, d.name, ifnull(d.live_priority, d.config_priority), c.n
+SELECT l.id, d.id, d.name, ifnull(d.live_priority, d.config_priority), c.n,
+    ifnull(d.live_share, 1), d.live_limit,
+    (SELECT ifnull(sum(g.n), 0) FROM counter AS g WHERE g.state = 1 AND g.dataset_id = d.id)
 FROM lane AS l
 JOIN counter AS c ON c.lane_id = l.id AND c.state = 0
 JOIN dataset AS d ON d.id = c.dataset_id

@@ -89,3 +89,11 @@ ORDER BY s.id;
 SELECT s.id, s.state, p.z, s.prompt_crc, a.z, s.output_crc
 FROM sample AS s LEFT JOIN prompt AS p ON p.id = s.id LEFT JOIN answer AS a ON a.id = s.id
 WHERE s.id > :after ORDER BY s.id LIMIT 500;
+
+-- name: lately_generated
+-- What answers of each dataset were like lately: tokens and milliseconds.
+SELECT d.name, avg(r.n_output), avg(r.elapsed_ms), count(*)
+FROM dataset AS d JOIN sample AS r ON r.id IN (
+    SELECT s.id FROM sample AS s WHERE s.dataset_id = d.id AND s.state IN (3, 4, 5)
+    ORDER BY s.id DESC LIMIT 500)
+GROUP BY d.id;

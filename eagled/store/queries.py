@@ -26,7 +26,7 @@ from eagled.store.records import (
     StoredMember,
 )
 from eagled.tokens import PackedIds
-from eagled.types import STATE_CODE, STATE_OF_CODE, EventKind, Finish, TextJob
+from eagled.types import STATE_CODE, STATE_OF_CODE, EventKind, Finish, SampleState, TextJob
 
 log = logging.getLogger(__name__)
 MAX_ROWS = 500  # of one read
@@ -69,6 +69,12 @@ def events(db: Executor, after: int, limit: int) -> list[EventRow]:
         EventRow(seq, at, EventKind(kind), subject, detail, uid)
         for seq, at, kind, subject, detail, uid in rows
     ]
+
+
+def state_of(db: Executor, number: int) -> SampleState | None:
+    """Return the state of one sample; None if there is none of that number."""
+    rows = db.rows("sample_for_change", {"id": number})
+    return STATE_OF_CODE[rows[0][1]] if rows else None
 
 
 def failure_groups(db: Executor, limit: int) -> list[FailureGroup]:

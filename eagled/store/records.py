@@ -10,13 +10,17 @@ from eagled.types import EventKind, Finish, Mode, SampleState
 
 @dataclass(frozen=True, slots=True)
 class LaneRow:
-    """A lane; `limit` is what holds now (an operator's, else the configuration's)."""
+    """A lane; `limit` is what holds now (an operator's, else the configuration's).
+
+    `share` is an operator's; None leaves the configuration's.
+    """
 
     name: str
     ord: int
     context: int
     limit: int
     paused: bool = False
+    share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,11 @@ class DatasetRecord:
 
 @dataclass(frozen=True, slots=True)
 class DatasetRow:
-    """A dataset in the store; `complete` once all its conversations are in."""
+    """A dataset in the store; `complete` once all its conversations are in.
+
+    `limit` is the most requests at once (None: no limit of its own), `share` its weight when
+    datasets of one priority take turns.
+    """
 
     id: int
     name: str
@@ -46,6 +54,8 @@ class DatasetRow:
     n_kept: int
     n_rejected: int
     complete: bool
+    limit: int | None = None
+    share: int = 1
 
 
 @dataclass(frozen=True, slots=True)

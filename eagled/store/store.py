@@ -11,17 +11,19 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Self, TypeVar
 
 from eagled.clock import Clock
 from eagled.errors import StoreError
 from eagled.paths import StatePaths
-from eagled.store import queries
+from eagled.store import causes, queries
 from eagled.store.backend import ReadBackend, WriteBackend, open_writer
+from eagled.store.causes import CauseGroup
 from eagled.store.executor import SqliteExecutor
 from eagled.store.feed import Feed, Subscription
 from eagled.store.opening import Opened, rid
-from eagled.store.ops import control, enqueue, extract, generation, text
+from eagled.store.ops import change, control, enqueue, extract, generation, text
 from eagled.store.ops.base import Op
 from eagled.store.records import (
     AddResult,
@@ -352,24 +354,37 @@ class Store:
     # --- control
 
     async def set_lane(
-        self, name: str, *, paused: bool | None = None, limit: int | None = None, uid: int
+        self,
+        name: str,
+        *,
+        paused: bool | None = None,
+        limit: int | None = None,
+        share: float | None = None,
+        uid: int,
     ) -> LaneRow:
-        """Pause, resume or limit a lane and return it.
+        """Pause, resume, limit or weigh a lane and return it; share 0 is the configuration's.
 
         Raises:
             UsageError: if there is no such lane.
         """
-        return await self._do(control.SetLane(name, paused, limit, uid))
+        return await self._do(control.SetLane(name, paused, limit, uid, share))
 
     async def set_dataset(
-        self, name: str, *, paused: bool | None = None, priority: int | None = None, uid: int
+        self,
+        name: str,
+        *,
+        paused: bool | None = None,
+        priority: int | None = None,
+        limit: int | None = None,
+        share: int | None = None,
+        uid: int,
     ) -> DatasetRow:
-        """Pause, resume or prioritise a dataset and return it.
+        """Pause, resume, prioritise, limit (0: no limit) or weigh a dataset and return it.
 
         Raises:
             UsageError: if there is no such dataset.
         """
-        return await self._do(control.SetDataset(name, paused, priority, uid))
+        return await self._do(control.SetDataset(name, paused, priority, uid, limit, share))
 
     async def set_setting(self, key: str, value: str, uid: int) -> None:
         """Store one live setting."""
@@ -385,22 +400,49 @@ class Store:
 
     async def retry(self, which: Sequence[int] | SampleFilter, uid: int) -> int:
         """Queue failed or rejected samples again, charges forgiven; end waits of retries."""
-        total = 0
-        async for part in self._parts(which):
-            total += await self._do(control.RetrySamples(part))
-        if total:
-            await self.add_event(EventKind.SAMPLES_RETRIED, _subject(which), f"{total}", uid)
-        return total
+        return await self._change(which, uid, change.RetrySamples, "{n} queued again")
 
     async def reject(self, which: Sequence[int] | SampleFilter, reason: str, uid: int) -> int:
         """Leave samples out with reason `operator`; those in flight or given up do not change."""
-        total = 0
+        make = partial(change.RejectSamples, detail=reason)
+        return await self._change(which, uid, make, f"{{n}} rejected: {_quoted(reason)}")
+
+    async def move(self, which: Sequence[int] | SampleFilter, lane: str, uid: int) -> int:
+        """Put queued samples and waiting retries into another lane.
+
+        Raises:
+            UsageError: if there is no such lane.
+        """
+        make = partial(change.MoveSamples, lane=lane)
+        return await self._change(which, uid, make, f"{{n}} moved to lane {_quoted(lane)}")
+
+    async def _change(
+        self,
+        which: Sequence[int] | SampleFilter,
+        uid: int,
+        make: Callable[..., change.ChangeSamples],
+        words: str,
+    ) -> int:
+        n = seq = 0
         async for part in self._parts(which):
-            total += await self._do(control.RejectSamples(part, reason))
-        if total:
-            detail = f"{total}: {reason}"
-            await self.add_event(EventKind.SAMPLES_REJECTED, _subject(which), detail, uid)
-        return total
+            done = await self._do(make(part, _subject(which), uid, seq))
+            n, seq = n + done.n, done.seq
+        if seq:
+            await self._do(change.FinishChange(seq, words.format(n=n)))
+        return n
+
+    async def count_change(
+        self, which: Sequence[int] | SampleFilter, states: Collection[SampleState]
+    ) -> int:
+        """Return how many samples are in one of `states`: what a change would change."""
+        if not isinstance(which, SampleFilter):
+            rows = [await self._bulk.read(queries.state_of, number) for number in which]
+            return sum(state in states for state in rows)
+        n = after = 0
+        while rows_ := await self.samples(which, after=after, limit=control.CHANGE_SLICE):
+            after = rows_[-1].id
+            n += sum(row.state in states for row in rows_)
+        return n
 
     async def _parts(self, which: Sequence[int] | SampleFilter) -> AsyncIterator[tuple[int, ...]]:
         if not isinstance(which, SampleFilter):
@@ -413,8 +455,20 @@ class Store:
             yield tuple(row.id for row in rows)
 
     async def undo(self, uid: int) -> str | None:
-        """Take the newest lane or dataset change back and say what it was; None if none is left."""
-        return await self._do(control.Undo(uid))
+        """Take the newest change back and say what it was; None if there is none left.
+
+        Of a change of samples, those of which something has come since stay as they are.
+        """
+        restored = kept = 0
+        while True:
+            step = await self._do(change.Undo(uid))
+            restored, kept = restored + step.restored, kept + step.kept
+            if not step.more:
+                break
+        if step.what is None or not restored + kept:
+            return step.what
+        stay = f"; {kept} have gone on and stay" if kept else ""
+        return f"{step.what} ({restored} taken back{stay})"
 
     async def add_event(self, kind: EventKind, subject: str, detail: str, uid: int = -1) -> int:
         """Append an event and return its number."""
@@ -463,6 +517,16 @@ class Store:
             lambda db: queries.samples(db.conn.execute, chosen, after, limit)
         )
 
+    async def causes(self, limit: int = 50) -> list[CauseGroup]:
+        """Return given-up samples grouped by what caused it, largest first."""
+        return await self._bulk.read(
+            lambda db: causes.groups(db.conn.execute, causes.expectations(db), limit)
+        )
+
+    async def of_cause(self, cause: str) -> list[int]:
+        """Return the numbers of the given-up samples of one cause."""
+        return await self._bulk.read(lambda db: causes.members(db.conn.execute, cause))
+
     async def failures(self, limit: int = 50) -> list[FailureGroup]:
         """Return given-up samples in groups, largest first."""
         return await self._bulk.read(queries.failure_groups, limit)
@@ -480,6 +544,11 @@ class Store:
         if self.failed.done() or self._closed:
             raise StoreError("the store is closed")
         await self._backend.vacuum(pages)
+
+
+def _quoted(text: str) -> str:
+    """Return text in which braces mean nothing."""
+    return text.replace("{", "{{").replace("}", "}}")
 
 
 def _subject(which: Sequence[int] | SampleFilter) -> str:

@@ -283,6 +283,7 @@ class Generator:
             lane = self._lanes.get(row.name)
             if lane is not None:
                 lane.limit, lane.paused = row.limit, row.paused
+                lane.share = row.share or self._config.lanes[row.name].share
         self.wake()
 
     def wake(self, lane: str | None = None) -> None:

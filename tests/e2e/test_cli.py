@@ -64,7 +64,7 @@ def test_without_a_daemon_the_exit_code_is_69(tmp_path: Path, command: tuple[str
     [
         (("nonsense",), 2, "No such command"),
         (("set", "lane.short.colour", "3"), 2, "lane.NAME.limit"),
-        (("set", "lane.short.limit", "many"), 2, "valid integer"),
+        (("set", "lane.short.limit", "many"), 2, "valid float"),
         (("extract", "sideways"), 2, "start, pause"),
         (("worker", "sideways"), 2, "text, extract"),
         (("retry",), 2, "--all"),

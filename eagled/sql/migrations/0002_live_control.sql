@@ -1,5 +1,5 @@
--- Answers that go on over several requests, shares and priorities that an operator sets, and what
--- an operator's change of samples replaced.
+-- Answers that go on over several requests, shares and limits that an operator sets, and what an
+-- operator's change of samples replaced.
 
 ALTER TABLE sample ADD COLUMN extended INTEGER NOT NULL DEFAULT 0 CHECK (extended >= 0);
 
@@ -17,8 +17,7 @@ BEGIN
     DELETE FROM partial WHERE id = NEW.id;
 END;
 
-ALTER TABLE lane ADD COLUMN live_share REAL CHECK (live_share > 0 AND live_share <= 1);
-ALTER TABLE lane ADD COLUMN live_priority INTEGER;
+ALTER TABLE lane ADD COLUMN live_share REAL CHECK (live_share > 0);
 ALTER TABLE dataset ADD COLUMN live_limit INTEGER CHECK (live_limit > 0);
 ALTER TABLE dataset ADD COLUMN live_share INTEGER CHECK (live_share BETWEEN 1 AND 100);
 

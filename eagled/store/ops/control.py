@@ -15,20 +15,22 @@ from eagled.errors import UsageError
 from eagled.printable import printable
 from eagled.store.ops.base import Op, Tx, write_event
 from eagled.store.records import DatasetRow, LaneRow
-from eagled.types import STATE_OF_CODE, EventKind, Mode, OutputReason, SampleState
+from eagled.types import EventKind, Mode
 
 CHANGE_SLICE = 200  # samples an operator's command changes in one transaction
 
 
 def lane_row(row: tuple[Any, ...]) -> LaneRow:
     """Return a lane from the columns of `lane_rows`."""
-    _, name, place, context, limit, paused = row[:6]
-    return LaneRow(name, place, context, limit, bool(paused))
+    _, name, place, context, limit, paused, share = row[:7]
+    return LaneRow(name, place, context, limit, bool(paused), share)
 
 
 def dataset_row(row: tuple[Any, ...]) -> DatasetRow:
     """Return a dataset from the columns of `dataset_rows`."""
-    number, name, priority, paused, mode, key, n_rows, kept, rejected, complete = row[:10]
+    (
+        number, name, priority, paused, mode, key, n_rows, kept, rejected, complete, limit, share,
+    ) = row[:12]  # fmt: skip
     return DatasetRow(
         number,
         name,
@@ -40,6 +42,8 @@ def dataset_row(row: tuple[Any, ...]) -> DatasetRow:
         kept,
         rejected,
         bool(complete),
+        limit,
+        share or 1,
     )
 
 
@@ -56,58 +60,93 @@ def _word(*, paused: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SetLane(Op[LaneRow]):
-    """Pause, resume or limit a lane; None leaves a field as it is."""
+    """Pause, resume, limit or weigh a lane; None leaves a field as it is.
+
+    A `share` of 0 gives the configuration's back.
+    """
 
     name: str
     paused: bool | None
     limit: int | None
     uid: int
+    share: float | None = None
 
     def apply(self, tx: Tx) -> LaneRow:
         """Change it, with an event if anything changed."""
         before = _one(tx, "lane_by_name", "lane", self.name)
         old = lane_row(before)
-        paused = old.paused if self.paused is None else self.paused
-        limit = before[6] if self.limit is None else self.limit
-        params = {"name": self.name, "paused": int(paused), "live_limit": limit}
+        undo = {
+            "name": self.name,
+            "paused": int(old.paused),
+            "live_limit": before[7],
+            "live_share": old.share,
+        }
+        params = dict(undo)
+        if self.paused is not None:
+            params["paused"] = int(self.paused)
+        if self.limit is not None:
+            params["live_limit"] = self.limit
+        if self.share is not None:
+            params["live_share"] = self.share or None
         tx.db.run("set_lane", params)
         new = lane_row(_one(tx, "lane_by_name", "lane", self.name))
         if new != old:
-            detail = (
-                f"{_word(paused=old.paused)}, limit {old.limit} -> "
-                f"{_word(paused=new.paused)}, limit {new.limit}"
-            )
-            undo = params | {"paused": int(old.paused), "live_limit": before[6]}
+            detail = f"{_lane_words(old)} -> {_lane_words(new)}"
             _changed(tx, EventKind.LANE_CHANGED, self.name, detail, self.uid, undo)
         return new
 
 
+def _lane_words(row: LaneRow) -> str:
+    share = f", share {row.share:g}" if row.share is not None else ""
+    return f"{_word(paused=row.paused)}, limit {row.limit}{share}"
+
+
 @dataclass(frozen=True, slots=True)
 class SetDataset(Op[DatasetRow]):
-    """Pause, resume or prioritise a dataset; None leaves a field as it is."""
+    """Pause, resume, prioritise, limit or weigh a dataset; None leaves a field as it is.
+
+    A `limit` of 0 takes its limit away.
+    """
 
     name: str
     paused: bool | None
     priority: int | None
     uid: int
+    limit: int | None = None
+    share: int | None = None
 
     def apply(self, tx: Tx) -> DatasetRow:
         """Change it, with an event if anything changed."""
         before = _one(tx, "dataset_by_name", "dataset", self.name)
         old = dataset_row(before)
-        paused = old.paused if self.paused is None else self.paused
-        priority = before[10] if self.priority is None else self.priority
-        params = {"name": self.name, "paused": int(paused), "live_priority": priority}
+        undo = {
+            "name": self.name,
+            "paused": int(old.paused),
+            "live_priority": before[12],
+            "live_limit": before[10],
+            "live_share": before[11],
+        }
+        params = dict(undo)
+        if self.paused is not None:
+            params["paused"] = int(self.paused)
+        if self.priority is not None:
+            params["live_priority"] = self.priority
+        if self.limit is not None:
+            params["live_limit"] = self.limit or None
+        if self.share is not None:
+            params["live_share"] = self.share
         tx.db.run("set_dataset", params)
         new = dataset_row(_one(tx, "dataset_by_name", "dataset", self.name))
         if new != old:
-            detail = (
-                f"{_word(paused=old.paused)}, priority {old.priority} -> "
-                f"{_word(paused=new.paused)}, priority {new.priority}"
-            )
-            undo = params | {"paused": int(old.paused), "live_priority": before[10]}
+            detail = f"{_dataset_words(old)} -> {_dataset_words(new)}"
             _changed(tx, EventKind.DATASET_CHANGED, self.name, detail, self.uid, undo)
         return new
+
+
+def _dataset_words(row: DatasetRow) -> str:
+    limit = f", limit {row.limit}" if row.limit is not None else ""
+    share = f", share {row.share}" if row.share != 1 else ""
+    return f"{_word(paused=row.paused)}, priority {row.priority}{limit}{share}"
 
 
 def _changed(
@@ -127,12 +166,15 @@ class SetSetting(Op[None]):
 
     def apply(self, tx: Tx) -> None:
         """Store it, with an event unless it is a quiet one."""
+        before = next((v for k, v in tx.db.rows("settings") if k == self.key), "")
         params = {"key": self.key, "value": self.value, "uid": self.uid, "now": tx.now_ms}
         tx.db.run("set_setting", params)
         if self.quiet:
             return
         detail = printable(self.value)
-        write_event(tx, EventKind.SETTING_CHANGED, printable(self.key), detail, self.uid)
+        by_hand = self.uid >= 0 and before != self.value
+        undo = orjson.dumps({"key": self.key, "value": before}).decode() if by_hand else None
+        write_event(tx, EventKind.SETTING_CHANGED, printable(self.key), detail, self.uid, undo)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,88 +189,3 @@ class AddEvent(Op[int]):
     def apply(self, tx: Tx) -> int:
         """Return its number."""
         return write_event(tx, self.kind, printable(self.subject), printable(self.detail), self.uid)
-
-
-@dataclass(frozen=True, slots=True)
-class Undo(Op[str | None]):
-    """Take the newest undoable change back."""
-
-    uid: int
-
-    def apply(self, tx: Tx) -> str | None:
-        """Return what was taken back; None if there is nothing."""
-        rows = tx.db.rows("last_undoable")
-        if not rows:
-            return None
-        seq, kind, subject, detail, undo = rows[0]
-        query = "set_lane" if kind == EventKind.LANE_CHANGED else "set_dataset"
-        tx.db.run(query, orjson.loads(undo))
-        tx.db.run("mark_undone", {"seq": seq})
-        what = f"{subject}: {detail}"
-        write_event(tx, EventKind.UNDONE, subject, what, self.uid)
-        return what
-
-
-@dataclass(frozen=True, slots=True)
-class RetrySamples(Op[int]):
-    """Queue given-up samples again, charges forgiven; at most 200."""
-
-    ids: tuple[int, ...]
-    weight: int = CHANGE_SLICE
-
-    def apply(self, tx: Tx) -> int:
-        """Return how many can be tried again."""
-        return sum(_retry(tx, sample) for sample in self.ids)
-
-
-def _retry(tx: Tx, sample: int) -> bool:
-    rows = tx.db.rows("sample_for_change", {"id": sample})
-    if not rows:
-        return False
-    who = {"id": sample, "now": tx.now_ms}
-    state, n_prompt = STATE_OF_CODE[rows[0][1]], rows[0][2]
-    if state is SampleState.RETRY_WAIT:
-        return bool(tx.db.run("wake_one", who))
-    if state not in {SampleState.FAILED, SampleState.REJECTED}:
-        return False
-    if n_prompt is None:
-        return _wait_again(tx, who)
-    done = bool(tx.db.run("retry_states", who))
-    if not done:
-        done = bool(tx.db.run("retry_sample", who))
-        if done:
-            tx.db.run("delete_answer", {"id": sample})
-            tx.db.run("revive_later", who)
-    return done
-
-
-def _wait_again(tx: Tx, who: dict[str, int]) -> bool:
-    """Let a turn without a prompt wait again, and have its predecessor's text worked off again."""
-    before = tx.db.rows("previous_turn", {"id": who["id"]})
-    if not before or STATE_OF_CODE[before[0][1]] is not SampleState.GENERATED:
-        return False
-    tx.db.run("wait_again", who)
-    tx.db.run("revive_later", who)
-    tx.db.run("uncheck", {"id": before[0][0], "now": who["now"]})
-    return True
-
-
-@dataclass(frozen=True, slots=True)
-class RejectSamples(Op[int]):
-    """Leave samples out on an operator's word; at most 200."""
-
-    ids: tuple[int, ...]
-    detail: str
-    weight: int = CHANGE_SLICE
-
-    def apply(self, tx: Tx) -> int:
-        """Return how many changed; those in flight or given up already do not."""
-        return sum(self._reject(tx, sample) for sample in self.ids)
-
-    def _reject(self, tx: Tx, sample: int) -> bool:
-        who = {"id": sample, "now": tx.now_ms}
-        why = {"reason": OutputReason.OPERATOR.value, "detail": printable(self.detail)}
-        if not tx.db.run("reject_sample", who | why):
-            return False
-        tx.db.run("cancel_later", who)
-        return True

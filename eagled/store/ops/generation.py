@@ -29,17 +29,29 @@ class _Candidate:
     dataset: str
     priority: int
     queued: int
+    share: int
+    limit: int | None
+    generating: int
+
+    @property
+    def open(self) -> int:
+        """Return how many may be claimed: those queued, within its own limit."""
+        room = self.queued if self.limit is None else self.limit - self.generating
+        return max(0, min(self.queued, room))
 
 
-def share_out(queued: Sequence[int], n: int) -> list[int]:
-    """Return how many of `n` places each queue gets when they take turns, first one first."""
+def share_out(queued: Sequence[int], n: int, weights: Sequence[int] = ()) -> list[int]:
+    """Return how many of `n` places each queue gets when they take turns, first one first.
+
+    A queue takes as many a turn as its weight says, one without weights.
+    """
     shares = [0] * len(queued)
     left = min(n, sum(queued))
     while left:
         for i, have in enumerate(queued):
-            if left and shares[i] < have:
-                shares[i] += 1
-                left -= 1
+            taken = min(left, have - shares[i], weights[i] if weights else 1)
+            shares[i] += taken
+            left -= taken
     return shares
 
 
@@ -83,13 +95,15 @@ class ClaimSamples(Op[list[Claim]]):
 
 def claim_lane(tx: Tx, lane: str, n: int) -> list[Claim]:
     """Claim up to `n`: by dataset priority, equal priorities in turns."""
-    found = [_Candidate(*row) for row in tx.db.rows("claim_candidates", {"lane": lane})]
+    rows = tx.db.rows("claim_candidates", {"lane": lane})
+    found = [c for c in (_Candidate(*row) for row in rows) if c.open]
     claims: list[Claim] = []
     for priority in sorted({c.priority for c in found}, reverse=True):
         if len(claims) >= n:
             break
         group = _after([c for c in found if c.priority == priority], tx.turns.get(lane, 0))
-        shares = share_out([c.queued for c in group], n - len(claims))
+        weights = [c.share for c in group]
+        shares = share_out([c.open for c in group], n - len(claims), weights)
         batches = [_claim_from(tx, lane, c, k) for c, k in zip(group, shares, strict=True) if k]
         served = [c.dataset_id for c, k in zip(group, shares, strict=True) if k == max(shares)]
         if served:

@@ -71,7 +71,7 @@ async def test_retry_by_filter_forgives(tmp_path: Path) -> None:
 
     assert (0, 450) == (none, total)
     assert (2, 0) == (again.fence.attempt, again.failures)
-    assert ("450", 5) == (event.detail, event.uid)
+    assert ("450 queued again", 5) == (event.detail, event.uid)
 
 
 async def test_retry_ends_a_wait_and_leaves_others_alone(tmp_path: Path) -> None:
