@@ -25,6 +25,7 @@ from eagled.commands import (
     plan,
     process,
     serve,
+    server,
     service,
     setup,
     shards,
@@ -51,6 +52,7 @@ for module in (setup, process, serve, control, look, data, verify, export, train
 app.add_typer(plan.app, name="plan")
 app.add_typer(shards.app, name="shards")
 app.add_typer(database.app, name="db")
+app.add_typer(server.app, name="server")
 app.add_typer(service.app, name="service")
 
 

@@ -37,6 +37,8 @@ from eagled.control.server import serve_control
 from eagled.daemon_actions import DaemonActions
 from eagled.daemon_alarms import AlarmCommand
 from eagled.daemon_backup import keep_backups
+from eagled.daemon_endpoints import SETTING as LIVE_SETTING
+from eagled.daemon_endpoints import Endpoints, LiveServers
 from eagled.daemon_log import set_up_logging
 from eagled.daemon_merge import CorpusQueue
 from eagled.daemon_ring import RingDesk
@@ -158,14 +160,15 @@ class Daemon:
         folder = resolve_model(config.target.model, config.target.revision)
         vocab = read_model_facts(folder).vocab_size
         defaults = model_defaults(folder)
+        settings = await store.settings()
+        live = LiveServers(config, settings.get(LIVE_SETTING, ""))
         clients = [
             await stack.enter_async_context(SglangClient(s, config.generation, vocab_size=vocab))
-            for s in config.servers
+            for s in live.all()
         ]
         sampling = partial(_resolve, config, defaults=defaults)
         generator = Generator(store, clients, config, clock, sampling=sampling, vocab_size=vocab)
         bell = Doorbell()
-        settings = await store.settings()
         runtime = Runtime(
             loaded=self._loaded,
             paths=self._paths,
@@ -190,6 +193,8 @@ class Daemon:
             extraction_paused=bool(settings.get(EXTRACT_SETTING)),
             corpus_frozen=any(self._paths.corpora.glob("v*/manifest.json")),
         )
+        runtime.endpoints = Endpoints(live, config, store, generator, clients, vocab_size=vocab)
+        stack.push_async_callback(runtime.endpoints.stop)
         return runtime
 
     async def _begin(
@@ -201,6 +206,7 @@ class Daemon:
         await ring.start()
         runtime.ring = ring
         control = Control(store, actions, runtime.text, runtime.extract, runtime.doorbell, ring)
+        control.servers = runtime.endpoints
         access = Access.of_group(config.daemon.group, config.daemon.group_may)
         await stack.enter_async_context(
             serve_control(control, socket, config.daemon.metrics_port, access)
@@ -210,6 +216,8 @@ class Daemon:
             config, self._paths, store, self._clock, runtime.clients
         )
         runtime.generator.restart_server = runtime.servers.restart
+        if runtime.endpoints is not None:
+            runtime.endpoints.start()
         await runtime.generator.start()
         self._spawn(ring_on_results(runtime), "doorbell")
         self._spawn(actions.enqueue_all(), "enqueue")

@@ -10,6 +10,7 @@ from eagled.config import Config
 from eagled.config_load import LoadedConfig
 from eagled.control.desks import ExtractDesk, TextDesk
 from eagled.control.doorbell import Doorbell
+from eagled.daemon_endpoints import Endpoints
 from eagled.daemon_ring import RingDesk
 from eagled.daemon_servers import LaunchedServers
 from eagled.daemon_spool import SpoolView
@@ -74,6 +75,7 @@ class Runtime:
         spool: the spool's last numbers; None unless servers capture while they generate.
         loads: what each server's load endpoint said last, by address.
         servers: those that the daemon launched.
+        endpoints: adds and removes servers while the daemon runs.
     """
 
     loaded: LoadedConfig
@@ -82,7 +84,7 @@ class Runtime:
     notifier: Notifier
     store: Store
     generator: Generator
-    clients: Sequence[SglangClient]
+    clients: list[SglangClient]
     doorbell: Doorbell
     text: TextDesk
     extract: ExtractDesk
@@ -101,6 +103,7 @@ class Runtime:
     spool: SpoolView | None = None
     loads: dict[str, Load] = field(default_factory=dict)
     servers: LaunchedServers | None = None
+    endpoints: Endpoints | None = None
 
     @property
     def config(self) -> Config:

@@ -6,6 +6,7 @@ The daemon implements `Actions`; the store does the rest. Handlers hold no state
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -76,6 +77,19 @@ class RingActions(Protocol):
         """A consumer ends."""
 
 
+class ServerActions(Protocol):
+    """The servers in use; each call returns what was done in words."""
+
+    async def add(self, fields: Mapping[str, Any], uid: int) -> str:
+        """Use one more."""
+
+    async def drain(self, url: str, uid: int) -> str:
+        """Send nothing new to one."""
+
+    async def remove(self, url: str, uid: int) -> str:
+        """Drain one and forget it."""
+
+
 @dataclass
 class Control:
     """Everything that a handler may reach."""
@@ -86,6 +100,7 @@ class Control:
     extract: ExtractDesk
     doorbell: Doorbell
     ring: RingActions | None = None
+    servers: ServerActions | None = None
     tasks: set[asyncio.Task[web.Response]] = field(default_factory=set)
 
 

@@ -15,6 +15,7 @@ from eagled.control.context import CONTROL, Control
 from eagled.control.disk_routes import add_disk_routes
 from eagled.control.events import stream_events
 from eagled.control.peers import uid_of
+from eagled.control.server_routes import add_server_routes
 from eagled.errors import UsageError
 from eagled.store.ops.change import MOVED_FROM, REJECTED_FROM, RETRIED_FROM
 from eagled.store.records import SampleFilter
@@ -35,6 +36,7 @@ def add_routes(app: web.Application) -> None:
     app.router.add_get("/v1/shards", shards)
     app.router.add_get("/metrics", metrics)
     add_disk_routes(app)
+    add_server_routes(app)
     for path, work in (
         ("/v1/lanes/{name}", change_lane),
         ("/v1/datasets/{name}", change_dataset),

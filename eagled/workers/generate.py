@@ -178,22 +178,10 @@ class Generator:
         self._recipes: dict[str, _Recipe] = {}
         self._identity = RunIdentity(store)
         now, generation = clock.monotonic(), config.generation
-        self._router = Router([Endpoint(c, generation, self._note, now) for c in clients])
-        calls = Calls(
-            self._servers_changed, self._stuck, self._abort_soon, self._note, self._restart
-        )
-        self._monitors = {
-            endpoint: Monitor(
-                endpoint,
-                generation,
-                clock,
-                self._identity,
-                vocab_size=vocab_size,
-                calls=calls,
-                capturing=config.extract.one_pass,
-            )
-            for endpoint in self._router.endpoints
-        }
+        self._vocab_size = vocab_size
+        self._router = Router([])
+        self._monitors: dict[Endpoint, Monitor] = {}
+        self._watches: dict[Endpoint, list[asyncio.Task[None]]] = {}
         longest_first = [name for name, _ in reversed(ordered_lanes(config))]
         self._claim_order = [Lane(name, config.lanes[name], now) for name in longest_first]
         self._lanes = {lane.name: lane for lane in self._claim_order}
@@ -209,8 +197,8 @@ class Generator:
         self._admission = Admission(
             generation, clock, store, self._claim_order, self._router, self._servers_changed
         )
-        for endpoint in self._router.endpoints:
-            endpoint.watcher = self._admission
+        for client in clients:
+            self._meet(client)
         self._stopping = False
         self._draining = False
         self._retries = asyncio.Event()
@@ -236,8 +224,7 @@ class Generator:
         for endpoint in self._router.endpoints:
             if rids:
                 self._chores.spawn(self._abort_all(endpoint, rids), "abort left-overs")
-            self._watchers.spawn(self._monitors[endpoint].run(), f"watch {endpoint.url}")
-            self._watchers.spawn(self._admission.watch(endpoint), f"look at {endpoint.url}")
+            self._watch(endpoint)
         self._watchers.spawn(self._wake_retries(), "retry timer")
         for lane in self._lanes.values():
             self._runners.spawn(self._run_lane(lane), f"lane {lane.name}")
@@ -455,6 +442,65 @@ class Generator:
         return recipe
 
     # -- servers
+
+    def _meet(self, client: SglangClient) -> Endpoint:
+        """Make a server known; nothing is sent before it is watched and its identity checked."""
+        generation = self._config.generation
+        endpoint = Endpoint(client, generation, self._note, self._clock.monotonic())
+        endpoint.watcher = self._admission
+        calls = Calls(
+            self._servers_changed, self._stuck, self._abort_soon, self._note, self._restart
+        )
+        self._monitors[endpoint] = Monitor(
+            endpoint,
+            generation,
+            self._clock,
+            self._identity,
+            vocab_size=self._vocab_size,
+            calls=calls,
+            capturing=self._config.extract.one_pass,
+        )
+        self._router.add(endpoint)
+        return endpoint
+
+    def _watch(self, endpoint: Endpoint) -> None:
+        work = (self._monitors[endpoint].run(), self._admission.watch(endpoint))
+        self._watches[endpoint] = [self._watchers.spawn(w, f"watch {endpoint.url}") for w in work]
+
+    def add_server(self, client: SglangClient) -> None:
+        """Use one more server, whose client stays the caller's."""
+        self._watch(self._meet(client))
+
+    def leave(self, url: str) -> int:
+        """Send nothing new to a server; return how many requests run there."""
+        endpoint = self._endpoint(url)
+        endpoint.leaving = True
+        return len(endpoint.flights)
+
+    def stay(self, url: str) -> None:
+        """Take `leave` back."""
+        self._endpoint(url).leaving = False
+        self._servers_changed()
+
+    async def remove_server(self, url: str) -> None:
+        """Leave a server, wait until the last outcome from it is stored, and forget it."""
+        endpoint = self._endpoint(url)
+        endpoint.leaving = True
+        while endpoint.flights or endpoint.settling:
+            endpoint.at_rest.clear()
+            await endpoint.at_rest.wait()
+        watches = self._watches.pop(endpoint, [])
+        for task in watches:
+            task.cancel()
+        if watches:
+            await asyncio.wait(watches)
+        await self._chores.drained(STOP_GRACE_S)  # an abort may still use the client
+        self._router.remove(endpoint)
+        self._monitors.pop(endpoint)
+        self._admission.forget(endpoint)
+
+    def _endpoint(self, url: str) -> Endpoint:
+        return next(e for e in self._router.endpoints if e.url == url)
 
     def _note(self, endpoint: Endpoint, kind: EventKind, detail: str) -> None:
         """Write down that a server changed its state, and look at it and at the lanes again."""

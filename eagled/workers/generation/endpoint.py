@@ -20,11 +20,12 @@ from eagled.server.client import SglangClient
 from eagled.server.fingerprint import Fingerprint
 from eagled.server.protocol import Load, ServerInfo
 from eagled.types import Claim, EventKind
-from eagled.workers.generation.controller import State
+from eagled.workers.generation.controller import Reason, State
 
 PRESSURE_CUT = 0.85  # share of the requests in flight that stays after a sign of pressure
 PRESSURE_SUCCESSES = 16  # successes after which one request more is tried again
 NO_CAP = 1 << 30
+USUAL_MEMORY = 1_000_000  # tokens of a server that does not tell; only compares it with others
 
 
 class EndpointState(StrEnum):
@@ -92,6 +93,8 @@ class Endpoint:
         sent: requests sent since the start.
         ended: those that came to an end.
         retracted: retractions that replies told of.
+        settling: outcomes on their way to the store.
+        at_rest: set when the last of them is stored and nothing is in flight.
         leaving: no new request is sent there.
     """
 
@@ -113,6 +116,8 @@ class Endpoint:
         self.admission: State | None = None
         self.load: Load | None = None
         self.took = asyncio.Event()
+        self.settling = 0
+        self.at_rest = asyncio.Event()
         self.sent = self.ended = self.retracted = 0
         self.leaving = False
         self.watcher: Watcher | None = None
@@ -157,6 +162,16 @@ class Endpoint:
             return min(0.0, self.admission.budget - self.tokens)
         return self.admission.budget - self.tokens
 
+    @property
+    def fullness(self) -> float:
+        """Return how much of what it takes is in flight: of its memory, else of its places."""
+        state = self.admission
+        if state is not None and state.reason is Reason.BLIND and state.places:
+            return len(self.flights) / state.places
+        memory = self.load.total_tokens if self.load is not None else 0
+        memory = memory or (self.info.max_total_tokens if self.info is not None else 0) or 0
+        return self.tokens / (memory or USUAL_MEMORY)
+
     def room(self, now: float) -> int:
         """Return how many more requests may be sent now."""
         if now < self.hold_until:
@@ -178,9 +193,16 @@ class Endpoint:
         """Count it no more; only `lane.Slot` calls this."""
         self.flights.discard(flight)
         self.ended += 1
+        self.settling += 1
         self.tokens -= flight.tokens
         if self.watcher is not None:
             self.watcher.landed(self, flight)
+
+    def settled(self) -> None:
+        """Count an outcome as stored; only `lane.Slot` calls this."""
+        self.settling -= 1
+        if not self.settling and not self.flights:
+            self.at_rest.set()
 
     # -- what happened
 

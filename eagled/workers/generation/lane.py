@@ -58,6 +58,7 @@ class Slot:
         if self._stage == "settling":
             self._stage = "over"
             self._lane.settling -= 1
+            self._endpoint.settled()
             self._lane.freed()
 
     def __exit__(self, *_exc: object) -> None:

@@ -1,7 +1,8 @@
 """Which server takes a sample.
 
-Guarantee: the one with the most free tokens that has room; a conversation's later turns go to the
-server that holds its earlier ones in cache, as long as that one has room. Servers may come and go.
+Guarantee: the one whose memory is least taken, among those whose budget has room (`Endpoint.free`)
+if there are any; a conversation's later turns go to the server that holds its earlier ones in
+cache, as long as that one has room. Servers may come and go.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Router:
         free = [endpoint for endpoint in self.endpoints if endpoint.room(now)]
         if not free:
             return None
-        chosen = max(free, key=lambda endpoint: endpoint.free)
+        chosen = min(free, key=lambda endpoint: (endpoint.free <= 0, endpoint.fullness))
         self._remember(conversation_id, chosen)
         return chosen
 
