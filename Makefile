@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 SGLANG_VENV := .sglang-venv
 # The torch wheel may need an index of its own (CPU or CUDA build); see docs/install.md.
 TORCH_ARGS ?=
+# Two test processes: most tests wait for a process of their own, and share two cores well.
+PYTEST_ARGS ?= -n 2 --dist loadfile
 
 # All torch processes together stay within the cores and wait without spinning.
 export OMP_WAIT_POLICY := PASSIVE
@@ -23,14 +25,14 @@ $(VENV)/.ready: constraints.txt pyproject.toml scripts/setup.sh
 demo: $(VENV)/.ready ## The main job end to end on a small real model (minutes on two cores)
 	@$(BIN)/eagled demo
 
-test: $(VENV)/.ready ## All tests, fast ones first
-	@$(BIN)/python -m pytest
+test: $(VENV)/.ready ## All tests, fast ones first, a file at a time on each core
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 check: $(VENV)/.ready ## Lint, types and all tests, as CI does
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 lint: $(VENV)/.ready ## Format and lint, mending what can be mended
 	@$(BIN)/ruff format .
