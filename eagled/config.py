@@ -409,7 +409,7 @@ class TrainConfig(_Section):
     """Forward passes of each process an optimiser step."""
     max_tokens: int = Field(default=4096, ge=4)
     """Longest sample; a longer one is cut at its end. Drafts are poor beyond what they saw."""
-    lr: float = Field(default=3e-4, gt=0)
+    lr: float = Field(default=5e-4, gt=0)
     """Highest learning rate (AdamW, betas 0.9 and 0.95)."""
     warmup: float = Field(default=0.03, ge=0, lt=1)
     """Share of the steps in which the learning rate rises."""

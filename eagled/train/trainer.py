@@ -41,7 +41,7 @@ from eagled.train.model import DraftHead
 from eagled.train.objective import Objective, StepSums, TeacherView, objective_loss
 from eagled.train.rows import Batch
 from eagled.train.schedule import Schedule
-from eagled.train.start import new_head
+from eagled.train.start import new_head, state_size
 from eagled.train.teacher import Teacher
 from eagled.train.team import Team
 from eagled.train.vocab import DraftVocab
@@ -141,13 +141,14 @@ class Trainer:
         self.plan = _limited(_plan(self.items, c, spec.seed, team.world), c.max_steps)
         self.schedule = Schedule(c.lr, len(self.plan), round(c.warmup * len(self.plan)), c.lr_floor)
         ids = torch.from_numpy(spec.vocab.ids.copy())
-        self.head = new_head(spec.geometry, teacher, ids, start=c.start, seed=spec.seed)
+        size = state_size(source[self.items.index[0]]["aux"], spec.geometry.n_aux)
+        self.head = new_head(spec.geometry, teacher, ids, start=c.start, seed=spec.seed, size=size)
         self.head.to(team.device)
         on_gpu = team.device.type == "cuda"
         self._dtype = torch.bfloat16 if on_gpu else torch.float32
         compile_fused(on_gpu and c.compile)
         self.teacher = teacher_view(teacher, ids, team.device, self._dtype)
-        self.optimizer = _optimizer(self.head, c, fused=on_gpu)
+        self.optimizer = make_optimizer(self.head, c, fused=on_gpu)
         self.mean = _copies(self.head) if c.ema else {}
         self.metrics = Metrics(spec.folder) if team.leads else None
         self.step = self._resume()
@@ -365,7 +366,8 @@ def _limited(plan: Plan, max_steps: int) -> Plan:
     return Plan(plan.steps[:max_steps], ends)
 
 
-def _optimizer(head: DraftHead, c: TrainConfig, *, fused: bool) -> torch.optim.AdamW:
+def make_optimizer(head: DraftHead, c: TrainConfig, *, fused: bool) -> torch.optim.AdamW:
+    """Return the optimiser of a run; norms do not decay."""
     matrices = [p for p in head.parameters() if p.dim() > 1]
     scales = [p for p in head.parameters() if p.dim() == 1]
     groups = [
