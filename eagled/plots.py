@@ -80,7 +80,7 @@ def histograms(
     """
     if not any(item.counts for item in bars):
         raise UsageError("there is nothing to draw")
-    highest = max(edge for item in bars for edge in item.edges)
+    highest = max([edge for item in bars for edge in item.edges] + [x for x, _ in marks])
     with figure(path, len(bars)) as axes:
         for axis, item, colour in zip(axes, bars, _cycle(len(bars)), strict=True):
             lows = [0, *item.edges[:-1]]
@@ -94,8 +94,11 @@ def histograms(
             axis.xaxis.set_major_formatter(lambda value, _place: f"{value:,.0f}")
             for x, name in marks:
                 axis.axvline(x, color="black", linestyle="--", linewidth=1)
-                axis.annotate(name, (x, 0.95), xycoords=("data", "axes fraction"), ha="right",
-                              va="top", rotation=90, fontsize=8)  # fmt: skip
+                label = axis.annotate(
+                    name, (x, 0.95), xycoords=("data", "axes fraction"), ha="right", va="top",
+                    rotation=90, fontsize=8,
+                )  # fmt: skip
+                label.set_in_layout(False)  # a long name must not squeeze the axes
         axes[-1].set_xlabel(xlabel)
 
 
