@@ -61,7 +61,6 @@ class RawRow:
         reasoning_field: the shape has a place for reasoning, filled or not.
         trajectory: a recorded agent run: blank answers make it useless, several runs of one task
             are no duplicates, and each of its turns stands for itself.
-        group: what several runs have in common, such as the task.
     """
 
     turns: tuple[RawTurn, ...]
@@ -70,7 +69,6 @@ class RawRow:
     flags: frozenset[str] = frozenset()
     reasoning_field: bool = False
     trajectory: bool = False
-    group: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,8 +60,7 @@ def _read(row: Row) -> RawRow:
         turns.append(_turn(item, flags, after_call=after_call))
     if "exit_context" in text_of(row.get("exit_status"), "exit_status"):
         flags.add("exit_context")
-    task = source_id_of(row)
-    return RawRow(tuple(turns), TOOLS, task, frozenset(flags), trajectory=True, group=task)
+    return RawRow(tuple(turns), TOOLS, source_id_of(row), frozenset(flags), trajectory=True)
 
 
 def _turn(item: Row, flags: set[str], *, after_call: bool) -> RawTurn:

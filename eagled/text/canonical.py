@@ -83,7 +83,6 @@ def canonical(raw: RawRow, mode: Mode) -> Conversation:
         source_id=raw.source_id,
         mode=mode,
         trajectory=raw.trajectory,
-        group=raw.group,
     )
 
 

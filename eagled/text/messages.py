@@ -90,7 +90,6 @@ class Conversation:
         source_id: the row's own id as text.
         mode: whose answers count.
         trajectory: a recorded agent run, whose turns each stand for themselves.
-        group: what several runs have in common, such as the task.
     """
 
     messages: tuple[Message, ...]
@@ -100,7 +99,6 @@ class Conversation:
     source_id: str | None
     mode: Mode
     trajectory: bool = False
-    group: str | None = None
 
 
 def to_json(messages: Sequence[Message]) -> list[dict[str, Any]]:
