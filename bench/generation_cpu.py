@@ -2,6 +2,7 @@
 
     python -m bench.generation_cpu cpu     # microseconds a completed sample at 200 in flight
     python -m bench.generation_cpu idle    # share of a core, 200 in flight and 100,000 queued
+    python -m bench.generation_cpu idle --auto     # the same with a look at the load each second
     python -m bench.generation_cpu stall   # event-loop stalls with 30,000-token prompts in flight
 
 Each prints one JSON line. `cpu` runs the real path (store at FULL, client, generator) and a bare
@@ -147,13 +148,20 @@ async def measure_cpu(samples: int, rounds: int, at_once: int) -> dict[str, Any]
     }
 
 
-async def measure_idle(queued: int, seconds: float) -> dict[str, Any]:
-    """Measure the CPU share while 200 requests run and nothing finishes."""
-    with (
-        ServerProcess(CANNED, "32", "8", "-1") as server,
-        tempfile.TemporaryDirectory() as folder,
-    ):
+async def measure_idle(queued: int, seconds: float, *, auto: bool) -> dict[str, Any]:
+    """Measure the CPU share while 200 requests run and nothing finishes.
+
+    With `auto` the server is the simulated one, in slow motion, and the controller looks at it.
+    """
+    still = ServerProcess(CANNED, "32", "8", "-1")
+    slow = ServerProcess("bench.sim_server", "--host-shape", "flat-1500k", "--scale", "0.01")
+    with slow if auto else still as server, tempfile.TemporaryDirectory() as folder:
         config = wide(server.url, 200, hang_s=3600.0)
+        if auto:
+            lane = {"context": 0, "limit": 200, "seed": 200}
+            config = make_config(
+                server.url, lanes={"only": lane}, hang_s=3600.0, probe_interval_s=5.0
+            )
         store = await open_store(Path(folder), config)
         await add_prompts(store, config, make_prompts(queued, 32))
         await store.close()
@@ -165,6 +173,7 @@ async def measure_idle(queued: int, seconds: float) -> dict[str, Any]:
             share = (cpu_s() - began) / (time.monotonic() - at)
     return {
         "bench": "generation_idle",
+        "auto": auto,
         "core_share": round(share, 5),
         "goal_share": GOAL_IDLE_SHARE,
         "met": share <= GOAL_IDLE_SHARE,
@@ -223,12 +232,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--queued", type=int, default=100_200)
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--auto", action="store_true", help="idle: with the controller's looks")
     parser.add_argument("--at-once", type=int, default=0, help="0: 200, or 16 for stall")
     given = parser.parse_args()
     if given.mode == "cpu":
         result = asyncio.run(measure_cpu(given.samples, given.rounds, given.at_once or 200))
     elif given.mode == "idle":
-        result = asyncio.run(measure_idle(given.queued, given.seconds))
+        result = asyncio.run(measure_idle(given.queued, given.seconds, auto=given.auto))
     else:
         result = asyncio.run(measure_stall(given.at_once or 16, given.seconds))
     print(json.dumps(result))
