@@ -75,9 +75,28 @@ def show_config(
 
 
 def doctor(
-    *, config: ConfigOption = None, settings: SetOption = None, as_json: JsonOption = False
+    *,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    as_json: JsonOption = False,
+    hidden_states: Annotated[
+        bool,
+        typer.Option(
+            "--hidden-states", help="Compare captured states with transformers, by numbers."
+        ),
+    ] = False,
+    samples: Annotated[int, typer.Option(help="Samples to compare, with --hidden-states.")] = 4,
+    no_reference: Annotated[
+        bool,
+        typer.Option(
+            "--no-reference", help="The target fits no transformers host: head check only."
+        ),
+    ] = False,
 ) -> None:
     """Look at everything a run needs and say what to do; changes nothing."""
+    if hidden_states:
+        _hidden_states(config, settings, samples, reference=not no_reference, as_json=as_json)
+        return
     from eagled.doctor import Verdict, examine
 
     checks = examine(load(config, settings))
@@ -93,4 +112,21 @@ def doctor(
             for line in check.lines():
                 say(line)
     if failed:
+        raise typer.Exit(ConfigError.exit_code)
+
+
+def _hidden_states(
+    config: ConfigOption, settings: SetOption, samples: int, *, reference: bool, as_json: bool
+) -> None:
+    from eagled.hidden_doctor import check_hidden_states
+
+    good, lines = check_hidden_states(
+        load(config, settings).config, samples=samples, reference=reference
+    )
+    if as_json:
+        say_json({"ok": good, "lines": lines})
+    else:
+        for line in lines:
+            say(line)
+    if not good:
         raise typer.Exit(ConfigError.exit_code)

@@ -104,6 +104,17 @@ class TransformersBackend:
         boundaries = tuple(_floats(x[0]) for x in output.hidden_states[:-1])
         return Reference(boundaries, _floats(output.last_hidden_state[0]))
 
+    @torch.inference_mode()
+    def before_norm(self, ids: Ids) -> Any:  # noqa: ANN401 - numpy
+        """Return what enters the final norm, boundary N, of one sample, [T, D]."""
+        kept: list[torch.Tensor] = []
+        handle = self._norm.register_forward_pre_hook(lambda _module, args: kept.append(args[0]))
+        try:
+            self._forward(torch.from_numpy(np.asarray(ids, np.int64))[None])
+        finally:
+            handle.remove()
+        return _floats(kept[0][0])
+
     def self_check(self) -> None:
         """Compare hooks with the reference, and a batch with its samples one by one.
 
