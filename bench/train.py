@@ -92,7 +92,8 @@ def check() -> dict[str, Any]:
         q, k, v, own_k, own_v = given
         plain = attend_plain(q, k, v, (own_k, own_v), spans)
         half = [t.detach().bfloat16().requires_grad_() for t in given]
-        fast = attend_flash(*half[:3], (half[3], half[4]), spans.to(q.device))
+        hq, hk, hv, h_own_k, h_own_v = half
+        fast = attend_flash(hq, hk, hv, (h_own_k, h_own_v), spans.to(q.device))
         way = torch.randn(plain.shape, generator=generator).cuda()
         ours = [fast, *torch.autograd.grad(fast, half, way.bfloat16())]
         theirs = [plain, *torch.autograd.grad(plain, given, way)]

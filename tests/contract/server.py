@@ -166,10 +166,18 @@ def running_engine(model: Path, log: Path, *flags: str) -> Iterator[EngineProces
 
 
 @contextmanager
-def running_sglang(venv: Path, model: Path, log: Path) -> Iterator[str]:
+def running_sglang(venv: Path, model: Path, log: Path, *extra: str) -> Iterator[str]:
     """Start real SGLang on the CPU from its environment, yield its address, end it."""
     port = _free_port()
-    flags = ("--dtype", "float32", "--max-queued-requests", "8", "--api-key", "contract-key")
+    flags = (
+        "--dtype",
+        "float32",
+        "--max-queued-requests",
+        "8",
+        "--api-key",
+        "contract-key",
+        *extra,
+    )
     command = [str(_SGLANG_SCRIPT), str(venv), str(model), str(port), *flags]
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)

@@ -1,7 +1,8 @@
 """Stand-in for SGLang's compiled kernel package, in plain torch, for the CPU engine.
 
 SGLang imports `sgl_kernel` unconditionally. For a dense model on the `torch_native` attention back
-end the CPU engine calls two of its helpers; anything else raises with its name, so that a new
+end the CPU engine calls two of its helpers, and for speculation those of `speculation.py`;
+anything else raises with its name, so that a new
 need shows itself. This folder goes on PYTHONPATH of the test server and nowhere else.
 """
 
@@ -10,8 +11,34 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NoReturn
 
+from .speculation import (
+    assign_draft_cache_locs_contiguous_cpu,
+    build_draft_decode_metadata_cpu,
+    build_tree_kernel_efficient_cpu,
+    copy_all_layer_kv_cache_cpu,
+    fill_accept_out_cache_loc_cpu,
+    fill_bonus_tokens_cpu,
+    register,
+    rotate_input_ids_cpu,
+    verify_tree_greedy_cpu,
+)
+
 if TYPE_CHECKING:
     import torch
+
+__all__ = [
+    "assign_draft_cache_locs_contiguous_cpu",
+    "assign_extend_cache_locs_cpu",
+    "assign_req_to_token_pool_cpu",
+    "build_draft_decode_metadata_cpu",
+    "build_tree_kernel_efficient_cpu",
+    "copy_all_layer_kv_cache_cpu",
+    "fill_accept_out_cache_loc_cpu",
+    "fill_bonus_tokens_cpu",
+    "rotate_input_ids_cpu",
+    "verify_tree_greedy_cpu",
+]
+register()
 
 
 def _spans(
