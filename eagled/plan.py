@@ -28,6 +28,7 @@ from eagled.plan_render import (
     PhaseFacts,
     PlanFacts,
     Span,
+    human_bytes,
     render_plan,
 )
 from eagled.plan_risks import RiskFacts, find_risks
@@ -35,6 +36,7 @@ from eagled.prepared import PreparedManifest, read_manifest
 from eagled.profile import read_profile
 from eagled.sampling import ResolvedSampling, model_defaults, resolve_sampling
 from eagled.shards.layers import plan_layers
+from eagled.shards.policy import current_policy
 from eagled.shards.target import TargetFacts, read_target
 from eagled.train.corpus import TABLE_NAME, TRAIN, Corpus, corpus_versions, read_corpus
 
@@ -309,8 +311,7 @@ def _decisions(src: _Sources) -> tuple[tuple[str, str], ...]:
     )
     return (
         ("layers (boundaries)", ", ".join(map(str, _layers(src))) or NOT_MEASURED),
-        ("final states kept", config.extract.last),
-        ("shard codec", config.shards.codec),
+        ("states are stored as", _storage(src)),
         ("extraction", f"{config.extract.backend}, {config.extract.start}"),
         ("temperature", f"{sampling.temperature}"),
         ("top_p, top_k", f"{sampling.top_p}, {sampling.top_k}"),
@@ -320,6 +321,20 @@ def _decisions(src: _Sources) -> tuple[tuple[str, str], ...]:
         ("holdout", f"{config.merge.holdout:.1%} of conversations"),
         ("draft vocabulary", f"{config.vocab.size:,}"),
     )  # fmt: skip
+
+
+def _storage(src: _Sources) -> str:
+    """Return the storage policy that holds, and what it was chosen from."""
+    path = src.paths.disk_choice
+    policy = current_policy(src.config, path)
+    if not path.exists():
+        return policy.words()
+    choice = read_json(path)
+    left, free = human_bytes(choice.get("bytes_left")), human_bytes(choice.get("free_bytes"))
+    return (
+        f"{policy.words()} (chosen: {choice.get('option')}; {left} were to come, {free} free; "
+        f"{choice.get('trade')})"
+    )
 
 
 def _up_to(context: int | None) -> str:

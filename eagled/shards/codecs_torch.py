@@ -45,6 +45,17 @@ def decode_fp8(codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     return (values * (scale * 256.0)[:, :, None]).to(torch.bfloat16).view(codes.shape)
 
 
+def decode_fp8_strips(codes: npt.NDArray[np.uint8], scale: npt.NDArray[np.float32]) -> torch.Tensor:
+    """Return bf16 [rows, L*D] on the CPU of mapped codes and scales, a strip of rows at a time."""
+    out = torch.empty(codes.shape, dtype=torch.bfloat16)
+    for at in range(0, len(codes), _STRIP_ROWS):
+        strip = slice(at, at + _STRIP_ROWS)
+        out[strip] = decode_fp8(
+            torch.from_numpy(codes[strip].copy()), torch.from_numpy(scale[strip].copy())
+        )
+    return out
+
+
 def split_planes(states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return exponents and rest (sign, mantissa), u8 in the shape of the bf16 states."""
     bits = states.view(torch.int16)

@@ -104,6 +104,20 @@ def map_arrays(
     return {name: _array(container, name, view) for name in wanted}
 
 
+def prefetch(part: npt.NDArray[Any]) -> None:
+    """Ask the system to read a part of a mapped array now, in one go, instead of page by page."""
+    base: Any = part
+    while isinstance(base, np.ndarray):
+        base = base.base
+    mapped = base.obj if isinstance(base, memoryview) else base
+    if not isinstance(mapped, mmap.mmap) or not part.size:
+        return
+    first = np.frombuffer(mapped, np.uint8, count=1).__array_interface__["data"][0]
+    start = part.__array_interface__["data"][0] - first
+    page = start // mmap.PAGESIZE * mmap.PAGESIZE
+    mapped.madvise(mmap.MADV_WILLNEED, page, start - page + part.nbytes)
+
+
 def _array(container: Container, name: str, view: mmap.mmap) -> npt.NDArray[Any]:
     info = container.tensors[name]
     count = math.prod(info.shape)

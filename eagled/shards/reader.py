@@ -24,7 +24,7 @@ from torch.utils.data import Dataset
 
 from eagled.artifacts import require_same
 from eagled.errors import ArtifactError
-from eagled.shards.codecs_torch import as_bf16
+from eagled.shards.codecs_torch import as_bf16, decode_fp8_strips
 from eagled.shards.format import (
     SHARD_SUFFIX,
     SampleEntry,
@@ -204,8 +204,8 @@ class ShardDataset(Dataset[Sample]):
             skip=entry.skip,
             input_ids=torch.from_numpy(ids.astype(np.int64)),
             loss_mask=torch.from_numpy(mask.astype(np.bool_)),
-            aux=as_bf16(shard.states("aux", i)),  # [T-1, L*D]
-            last=as_bf16(shard.states("last", i)),  # [P, D]
+            aux=_states(shard, "aux", i),  # [T-1, L*D]
+            last=_states(shard, "last", i),  # [P, D]
             last_positions=torch.from_numpy(positions.astype(np.int64)),
         )
 
@@ -278,6 +278,14 @@ def _check_member(
             f"{path}: the answer of sample {member.uid} is not the one of the corpus; "
             "extract it again, or merge again"
         )
+
+
+def _states(shard: MappedShard, name: str, index: int) -> torch.Tensor:
+    """Return bf16 states of one sample; torch decodes fp8 several times faster than numpy."""
+    if shard.header.manifest.codec_of(name) != "fp8":
+        return as_bf16(shard.states(name, index))
+    codes, scale = shard.codes(name, index)
+    return decode_fp8_strips(codes, scale)
 
 
 def _check_alike(first: ShardHeader, other: ShardHeader) -> None:

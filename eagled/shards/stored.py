@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from eagled.errors import ArtifactError
 from eagled.shards.codecs import decode_fp8, decode_lossless, n_blocks
-from eagled.shards.container import map_arrays
+from eagled.shards.container import map_arrays, prefetch
 from eagled.shards.format import STATES, Bits, ShardHeader, ShardManifest, layout
 
 
@@ -56,10 +56,18 @@ class MappedShard:
         codec = manifest.codec_of(name)
         if codec == "lossless":
             return self._lossless(name, index, rows.stop - rows.start)
-        main = self.arrays[name][rows]
         if codec == "fp8":
-            return decode_fp8(main, self.arrays[name + "_scale"][rows], manifest.hidden_size)
+            return decode_fp8(*self.codes(name, index), manifest.hidden_size)
+        main = self.arrays[name][rows]
+        prefetch(main)
         return main.astype(np.uint16)
+
+    def codes(self, name: str, index: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
+        """Return fp8 codes [rows, L*D] and scales [rows, L] of one sample, still mapped."""
+        rows = self.rows(name, index)
+        codes = self.arrays[name][rows]
+        prefetch(codes)
+        return codes, self.arrays[name + "_scale"][rows]
 
     def _lossless(self, name: str, index: int, rows: int) -> Bits:
         manifest, data = self.header.manifest, self.arrays[name]
@@ -67,6 +75,7 @@ class MappedShard:
         bounds = self.arrays[name + "_blocks"][first : end + 1].tolist()
         if any(a > b for a, b in itertools.pairwise(bounds)) or bounds[-1] > len(data):
             raise ArtifactError(f"{self.header.container.path}: the blocks of {name} do not rise")
+        prefetch(data[bounds[0] : bounds[-1]])
         blocks = [data[a:b] for a, b in itertools.pairwise(bounds)]
         return decode_lossless(blocks, rows, manifest.layers_of(name), manifest.hidden_size)
 
