@@ -25,9 +25,10 @@ _WIDTH_IN = 8.0
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """A histogram: upper edges in ascending order and how many are in each bucket."""
+    """A histogram: lower and upper edges in ascending order, how many are in each bucket."""
 
     title: str
+    lows: Sequence[int]
     edges: Sequence[int]
     counts: Sequence[int]
 
@@ -83,11 +84,8 @@ def histograms(
     highest = max([edge for item in bars for edge in item.edges] + [x for x, _ in marks])
     with figure(path, len(bars)) as axes:
         for axis, item, colour in zip(axes, bars, _cycle(len(bars)), strict=True):
-            lows = [0, *item.edges[:-1]]
-            axis.bar(
-                lows, item.counts, [b - a for a, b in zip(lows, item.edges, strict=True)],
-                align="edge", color=colour,
-            )  # fmt: skip
+            widths = [high - low for low, high in zip(item.lows, item.edges, strict=True)]
+            axis.bar(item.lows, item.counts, widths, align="edge", color=colour)
             axis.set_title(item.title, loc="left")
             axis.set_xscale("symlog", base=2, linthresh=64)
             axis.set_xlim(0, highest * 1.1)

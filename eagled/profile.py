@@ -131,6 +131,11 @@ def _coarse(profile: LengthProfile) -> dict[str, int]:
     return {labels[i]: counts[i] for i in span}
 
 
+def bucket_start(edge: int) -> int:
+    """Return the length above which a prompt falls into the bucket with this upper edge."""
+    return edge - (_FINE_TOKENS if edge <= _KNEE_TOKENS else _COARSE_TOKENS)
+
+
 def _edge(length: int) -> int:
     width = _FINE_TOKENS if length <= _KNEE_TOKENS else _COARSE_TOKENS
     return -(-length // width) * width

@@ -14,16 +14,14 @@ from eagled.commands.common import (
     load,
     say,
     say_json,
-    warn,
 )
-from eagled.errors import ArtifactError, UsageError
+from eagled.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from eagled.config import Config
     from eagled.cuts import Capacity
-    from eagled.paths import StatePaths
     from eagled.profile import LengthProfile
 
 _NamesArgument = Annotated[list[str] | None, typer.Argument(help="Datasets; none is all.")]
@@ -136,12 +134,13 @@ def _capacity(config: Config) -> Capacity:
 
 def _plot_profiles(path: Path, profiles: Mapping[str, LengthProfile], cut: int) -> None:
     from eagled.plots import Bars, histograms
+    from eagled.profile import bucket_start
 
-    bars = [
-        Bars(f"{name}: {item.n:,} prompts", *zip(*item.histogram, strict=True))
-        for name, item in profiles.items()
-        if item.n
-    ]
+    bars = []
+    for name, item in profiles.items():
+        edges, counts = [edge for edge, _ in item.histogram], [n for _, n in item.histogram]
+        lows = [bucket_start(edge) for edge in edges]
+        bars.append(Bars(f"{name}: {item.n:,} prompts", lows, edges, counts))
     histograms(path, bars, xlabel="tokens of a prompt", marks=[(cut, f"cut {cut:,}")])
 
 

@@ -135,7 +135,9 @@ def test_the_same_data_gives_the_same_picture(tmp_path: Path) -> None:
 
     for name in ("a", "b"):
         for suffix in ("png", "svg"):
-            histograms(tmp_path / f"{name}.{suffix}", [Bars("d", [64, 128], [3, 4])], xlabel="n")
+            histograms(
+                tmp_path / f"{name}.{suffix}", [Bars("d", [0, 64], [64, 128], [3, 4])], xlabel="n"
+            )
         lines(
             tmp_path / f"{name}l.svg",
             [Line("x", [1, 2], [3, 4])],
@@ -149,6 +151,6 @@ def test_the_same_data_gives_the_same_picture(tmp_path: Path) -> None:
         for end in (".png", ".svg", "l.svg")
     )
     with pytest.raises(UsageError, match=r"\.png or \.svg"):
-        histograms(tmp_path / "a.pdf", [Bars("d", [64], [3])], xlabel="n")
+        histograms(tmp_path / "a.pdf", [Bars("d", [0], [64], [3])], xlabel="n")
     with pytest.raises(UsageError, match="nothing to draw"):
         histograms(tmp_path / "a.png", [], xlabel="n")
