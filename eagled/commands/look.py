@@ -25,6 +25,7 @@ from eagled.printable import printable
 
 _WATCH_S = 2.0
 _CLEAR = "\x1b[H\x1b[2J"
+_COSTS_FROM = 0.01  # share of throughput worth a line
 _LANE_KEYS = (
     "waiting", "queued", "generating", "retry_wait", "generated", "extracted", "failed",
     "rejected",
@@ -88,7 +89,7 @@ def _show(document: dict[str, Any], *, as_json: bool) -> None:
     _show_lanes(document.get("lanes", {}))
     _show_datasets(document.get("datasets", {}))
     for server in document.get("servers", []):
-        say(f"server {printable(server['url'])}: {server['state']}")
+        say(f"server {printable(server['url'])}: {server['state']}{_admission(server)}")
     _show_extraction(document)
     for alarm in document.get("alarms", []):
         say(f"! {printable(alarm['text'])}")
@@ -108,6 +109,17 @@ def _show_lanes(lanes: dict[str, Any]) -> None:
         for name, lane in lanes.items()
     ]
     say_table(headers, rows)
+    for name, lane in lanes.items():
+        if (lane.get("limit_costs") or 0) >= _COSTS_FROM:
+            say(f"lane {name}: its limit costs {lane['limit_costs']:.0%} of the throughput")
+
+
+def _admission(server: dict[str, Any]) -> str:
+    """Return in words what decides how much a server is given."""
+    words = ", draining" if server.get("leaving") else ""
+    if server.get("admission"):
+        words += f", {server['in_flight']} in flight ({server['admission']})"
+    return words
 
 
 def _show_datasets(datasets: dict[str, Any]) -> None:
