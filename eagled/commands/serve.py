@@ -42,6 +42,7 @@ def serve(
     as_json: JsonOption = False,
 ) -> None:
     """Start SGLang with the flags that the run needs; ctrl-C or SIGTERM ends it."""
+    from eagled.capture import capture_environment
     from eagled.server.command import plan_serve
     from eagled.server.foreground import can_run, shell_line
 
@@ -52,7 +53,7 @@ def serve(
         server,
         draft=draft.absolute() if draft is not None else None,
         capture=capture,
-        capture_env=_capture_env(found) if capture else None,
+        capture_env=capture_environment(found) if capture else None,
     )
     if as_json:
         say_json({"url": plan.url, "argv": plan.argv, "env": dict(plan.env)})
@@ -80,24 +81,6 @@ def _server(config: Config, url: str | None) -> ServerConfig:
             return server
     known = ", ".join(server.url for server in config.servers)
     raise UsageError(f"--url {url}: not in [[servers]]; configured: {known}")
-
-
-def _capture_env(config: Config) -> dict[str, str]:
-    """Return what tells the capture plugin inside SGLang where to write what."""
-    from eagled.paths import StatePaths
-    from eagled.server.model_folder import read_json
-    from eagled.sglang_plugin.settings import ACTIVE_ENV, LAYERS_ENV, SPOOL_ENV
-    from eagled.shards.layers import plan_layers
-
-    model = read_json(Path(config.target.model) / "config.json")
-    inner = model.get("text_config", model)
-    layers = plan_layers(int(inner["num_hidden_layers"]), config.extract.layers)
-    spool = StatePaths(config.run.state_dir).root / "spool"
-    return {
-        ACTIVE_ENV: "1",
-        SPOOL_ENV: str(spool.absolute()),
-        LAYERS_ENV: ",".join(str(k) for k in layers),
-    }
 
 
 async def _run(config: Config, server: ServerConfig, plan: ServePlan, *, unchecked: bool) -> int:
