@@ -45,6 +45,7 @@ class FakeHub:
     budget: int | None = None
     down: bool = False
     ignore_ranges: bool = False
+    short_parts: bool = False
     asked: list[tuple[str, str]] = field(default_factory=list)
     served: int = 0
 
@@ -158,6 +159,8 @@ class _Handler(BaseHTTPRequestHandler):
         start = int(wanted[1]) if wanted else 0
         end = min(int(wanted[2] or len(data) - 1), len(data) - 1) if wanted else len(data) - 1
         part = data[start : end + 1]
+        if self.hub.short_parts:
+            part = part[: len(part) // 2]
         self.send_response(206 if wanted else 200)
         if wanted:
             self.send_header("Content-Range", f"bytes {start}-{end}/{len(data)}")

@@ -213,6 +213,14 @@ def test_a_server_that_ignores_ranges_is_refused(hub: FakeHub) -> None:
         list(opened.rows())
 
 
+def test_a_part_that_is_shorter_than_asked_is_no_part(hub: FakeHub) -> None:
+    """A reply that is whole in itself but holds fewer bytes is never taken for the file's end."""
+    opened = open_source(_dataset("owner/lines"))
+    hub.short_parts = True
+    with pytest.raises(UnreachableError, match=r"32768 bytes instead of 65536"):
+        list(opened.rows())
+
+
 def test_gated_and_absent_datasets_say_what_to_do(hub: FakeHub) -> None:
     """A gate names the token, an absent dataset or revision itself; none of them is retried."""
     hub.repos["owner/lines"].gated = True
