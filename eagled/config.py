@@ -378,6 +378,9 @@ class VocabConfig(_Section):
 
     size: int = Field(default=32_000, ge=1)
     """Tokens the draft can propose; at most the target's vocabulary."""
+    coverage: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the supervised tokens to cover: the vocabulary is as small as that allows, and at
+    most `size`. 0 takes `size`."""
     always_keep: tuple[int, ...] = ()
     """Ids that are in whatever their count; control tokens always are."""
 

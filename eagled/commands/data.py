@@ -165,14 +165,14 @@ def vocab(
     corpus = read_corpus(corpora / version) if version else latest_corpus(corpora)
     result = vocab_run(loaded, corpus)
     if as_json:
-        coverage = [dataclasses.asdict(part) for part in result.coverage]
+        coverage = [dataclasses.asdict(part) for part in (*result.coverage, *result.lanes)]
         say_json(
             {"folder": str(result.folder), "created": result.created, "fillers": result.fillers,
              "coverage": coverage}
         )  # fmt: skip
         return
     say(str(result.folder))
-    for part in result.coverage:
+    for part in (*result.coverage, *result.lanes):
         shown = ", ".join(f"{k} {v}" for k, v in dataclasses.asdict(part).items())
         say(f"  {shown}")
     if result.fillers:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ import eagled
 from eagled.artifacts import MANIFEST_NAME, read_json, sha256_file, write_bytes, write_json
 from eagled.config import Config
 from eagled.errors import ArtifactError, ConfigError
+from eagled.lanes import lane_for
 from eagled.paths import StatePaths
 from eagled.shards.container import map_arrays, read_container
 from eagled.shards.target import read_target, resolve_model
@@ -35,8 +36,10 @@ _log = logging.getLogger(__name__)
 VOCAB_FORMAT = "eagled-vocab/1"
 TABLE_NAME = "vocab.safetensors"
 _FLUSH_TOKENS = 1 << 20  # ids counted at a time
+_SIZE_STEP = 64  # a size chosen by coverage is a multiple of it
 
 Counts = npt.NDArray[np.int64]
+LaneOf = Callable[[int], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """Supervised tokens of one dataset and split, and those among them that the draft can give."""
+    """Supervised tokens of one dataset (or lane) and split, and those that the draft can give."""
 
     dataset: str
     split: str
@@ -97,14 +100,16 @@ class VocabResult:
     coverage: tuple[Coverage, ...]
     fillers: int
     created: bool
+    lanes: tuple[Coverage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CorpusCounts:
-    """How often each target id is supervised, i64 [V], by (dataset, split)."""
+    """How often each target id is supervised, i64 [V], by (dataset, split) and (lane, split)."""
 
     by_part: Mapping[tuple[str, str], Counts]
     target_vocab: int
+    by_lane: Mapping[tuple[str, str], Counts] = field(default_factory=dict)
 
     @property
     def train(self) -> Counts:
@@ -162,31 +167,49 @@ def choose_ids(counts: Counts, size: object, keep: Iterable[int] = ()) -> Select
     return Selection(np.flatnonzero(chosen).astype(np.int64), fillers)
 
 
-def count_corpus(corpus: Corpus, target_vocab: int) -> CorpusCounts:
-    """Count the supervised ids of every dataset and split.
+def count_corpus(corpus: Corpus, target_vocab: int, lane_of: LaneOf | None = None) -> CorpusCounts:
+    """Count the supervised ids of every dataset, lane and split.
+
+    Args:
+        corpus: the corpus.
+        target_vocab: V.
+        lane_of: the lane of a prompt length; None counts no lanes.
 
     Raises:
         ArtifactError: if an id is outside the target's vocabulary, or nothing is supervised.
     """
-    pieces: dict[tuple[str, str], list[npt.NDArray[np.int32]]] = defaultdict(list)
-    parts: dict[tuple[str, str], Counts] = {}
+    pieces: dict[tuple[str, str, str], list[npt.NDArray[np.int32]]] = defaultdict(list)
+    found: dict[tuple[str, str, str], Counts] = {}
     held = 0
     for row in corpus.rows():
-        pieces[row.dataset, row.split].append(row.input_ids[row.n_prompt :])
+        lane = lane_of(row.n_prompt) if lane_of else ""
+        pieces[row.dataset, lane, row.split].append(row.input_ids[row.n_prompt :])
         held += len(row.input_ids)
         if held >= _FLUSH_TOKENS:
-            _count(pieces, parts, target_vocab)
+            _count(pieces, found, target_vocab)
             held = 0
-    _count(pieces, parts, target_vocab)
-    result = CorpusCounts(dict(sorted(parts.items())), target_vocab)
+    _count(pieces, found, target_vocab)
+    lanes = _summed({(lane, split): None for _, lane, split in found if lane}, found, 1)
+    parts = _summed({(dataset, split): None for dataset, _, split in found}, found, 0)
+    result = CorpusCounts(parts, target_vocab, lanes)
     if not result.train.any():
         raise ArtifactError(f"{corpus.folder}: nothing in its train split is supervised")
     return result
 
 
+def _summed(
+    keys: Iterable[tuple[str, str]], found: Mapping[tuple[str, str, str], Counts], place: int
+) -> dict[tuple[str, str], Counts]:
+    """Return the counts of each (name, split), where `place` of a key holds the name."""
+    return {
+        (name, split): np.sum([c for k, c in found.items() if (k[place], k[2]) == (name, split)], 0)
+        for name, split in sorted(keys)
+    }
+
+
 def _count(
-    pieces: dict[tuple[str, str], list[npt.NDArray[np.int32]]],
-    parts: dict[tuple[str, str], Counts],
+    pieces: dict[tuple[str, str, str], list[npt.NDArray[np.int32]]],
+    parts: dict[tuple[str, str, str], Counts],
     target_vocab: int,
 ) -> None:
     """Add the collected ids to the counts, and forget them."""
@@ -202,12 +225,26 @@ def _count(
     pieces.clear()
 
 
-def coverage_of(vocab: DraftVocab, counts: CorpusCounts) -> tuple[Coverage, ...]:
-    """Return the coverage of every dataset and split, sorted."""
+def coverage_of(vocab: DraftVocab, parts: Mapping[tuple[str, str], Counts]) -> tuple[Coverage, ...]:
+    """Return the coverage of every (dataset or lane, split), sorted."""
     return tuple(
-        Coverage(dataset, split, int(c.sum()), int(c[vocab.t2d].sum()))
-        for (dataset, split), c in sorted(counts.by_part.items())
+        Coverage(name, split, int(c.sum()), int(c[vocab.t2d].sum()))
+        for (name, split), c in sorted(parts.items())
     )
+
+
+def size_for(counts: Counts, share: float, keep: Iterable[int], most: int) -> int:
+    """Return the fewest draft ids that cover a share of the supervised tokens, at most `most`.
+
+    Kept ids take their places first. A multiple of 64, which matrix products like, unless `most`
+    is reached before.
+    """
+    kept = sorted(set(keep))
+    wanted = share * int(counts.sum()) - int(counts[kept].sum())
+    rest = np.delete(counts, kept)
+    gained = np.cumsum(np.sort(rest)[::-1])
+    more = int(np.searchsorted(gained, wanted)) + 1 if wanted > 0 else 0
+    return min(most, -(-(len(kept) + more) // _SIZE_STEP) * _SIZE_STEP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +257,9 @@ class VocabInputs:
         tokenizer_hash: of the target's tokenizer file.
         special: control tokens, from the tokenizer's files.
         always_keep: further ids from the configuration.
+        coverage: share of the supervised train tokens that decides the size, then at most `size`;
+            0 takes `size`.
+        lane_of: the lane of a prompt length, for the report; None leaves lanes out.
     """
 
     size: int
@@ -227,6 +267,8 @@ class VocabInputs:
     tokenizer_hash: str
     special: tuple[int, ...] = ()
     always_keep: tuple[int, ...] = field(default=())
+    coverage: float = 0.0
+    lane_of: LaneOf | None = field(default=None, compare=False)
 
 
 def build_vocab(corpus: Corpus, root: Path, inputs: VocabInputs) -> VocabResult:
@@ -240,21 +282,25 @@ def build_vocab(corpus: Corpus, root: Path, inputs: VocabInputs) -> VocabResult:
         DiskError: if it cannot be written.
     """
     check_size(inputs.size, inputs.target_vocab)
-    counts = count_corpus(corpus, inputs.target_vocab)
-    selection = choose_ids(counts.train, inputs.size, (*inputs.special, *inputs.always_keep))
+    counts = count_corpus(corpus, inputs.target_vocab, inputs.lane_of)
+    keep = (*inputs.special, *inputs.always_keep)
+    size = inputs.size
+    if inputs.coverage:
+        size = size_for(counts.train, inputs.coverage, keep, size)
+    selection = choose_ids(counts.train, size, keep)
     vocab = DraftVocab.of_ids(selection.ids, inputs.target_vocab)
-    coverage = coverage_of(vocab, counts)
+    coverage, lanes = (coverage_of(vocab, part) for part in (counts.by_part, counts.by_lane))
     if selection.fillers:
-        _log.warning("few different tokens fillers=%d size=%d", selection.fillers, inputs.size)
-    folder = root / f"{corpus.version}-{inputs.size}"
+        _log.warning("few different tokens fillers=%d size=%d", selection.fillers, size)
+    folder = root / f"{corpus.version}-{size}"
     table = _encode(vocab)
-    manifest = _manifest(corpus, inputs, selection, coverage)
+    manifest = _manifest(corpus, inputs, selection, (*coverage, *lanes))
     created = not _is_there(folder, table, manifest)
     if created:
         write_bytes(folder / TABLE_NAME, table)
         manifest["table_sha256"] = sha256_file(folder / TABLE_NAME)
         write_json(folder / MANIFEST_NAME, manifest)
-    return VocabResult(folder, vocab, coverage, selection.fillers, created)
+    return VocabResult(folder, vocab, coverage, selection.fillers, created, lanes)
 
 
 def vocab_inputs(config: Config) -> VocabInputs:
@@ -273,6 +319,8 @@ def vocab_inputs(config: Config) -> VocabInputs:
             folder, Path(config.target.tokenizer) if config.target.tokenizer else None
         ),
         always_keep=config.vocab.always_keep,
+        coverage=config.vocab.coverage,
+        lane_of=lambda n: lane_for(config, n, server_context=None) or "none",
     )
 
 
@@ -386,7 +434,7 @@ def _manifest(
         "members_hash": corpus.members_hash,
         "tokenizer_hash": inputs.tokenizer_hash,
         "target_vocab": inputs.target_vocab,
-        "draft_vocab": inputs.size,
+        "draft_vocab": len(selection.ids),
         "special": sorted(inputs.special),
         "always_keep": sorted(inputs.always_keep),
         "fillers": selection.fillers,

@@ -22,6 +22,7 @@ from eagled.train.vocab import (
     choose_ids,
     load_vocab,
     mapping_to_continue,
+    size_for,
 )
 from tests.faults import fault_file
 from tests.unit.train.helpers import Answer, make_corpus
@@ -139,6 +140,7 @@ def test_mapping_that_is_missing_or_misshapen() -> None:
             check_mapping(d2t, t2d, draft_vocab=3, target_vocab=8)
 
 
+@pytest.mark.fault("F80")
 def test_own_mapping_is_kept_and_the_difference_told() -> None:
     """With other counts the checkpoint's mapping stays, and the message says what differs."""
     given = case("resume")
@@ -266,3 +268,26 @@ def test_ids_of_another_tokenizer(tmp_path: Path) -> None:
     """An id past the target's vocabulary is an error that names the dataset."""
     with pytest.raises(ArtifactError, match=r"dataset 'alpha' has ids 3\.\.7"):
         build_vocab(corpus(tmp_path), tmp_path / "vocab", inputs(target_vocab=5, special=()))
+
+
+def test_the_size_follows_the_coverage_that_is_asked_for() -> None:
+    """The fewest ids that reach the share, in steps of 64, and never more than the most."""
+    flat = np.full(1000, 10, np.int64)
+
+    assert 512 == size_for(flat, 0.5, (), 1000)
+    assert 100 == size_for(flat, 0.5, (), 100)
+    assert 64 == size_for(counts({"1": 98, "2": 1, "3": 1}, 1000), 0.98, (7, 8), 1000)
+    assert (
+        576 == size_for(flat, 0.5, range(20, 520), 1000) + 64
+    )  # kept ids cover half by themselves
+
+
+def test_coverage_is_counted_by_lane(tmp_path: Path) -> None:
+    """A lane's tokens are those of its samples, over all datasets; the size comes from coverage."""
+    inputs = VocabInputs(32, 40, "t", coverage=0.9, lane_of=lambda n: "short" if n < 2 else "long")
+    result = build_vocab(corpus(tmp_path), tmp_path / "vocab", inputs)
+    tokens = {(c.dataset, c.split): c.tokens for c in result.lanes}
+
+    assert {("long", "train"): 4, ("short", "train"): 5, ("short", "holdout"): 6} == tokens
+    assert 32 == len(result.vocab.d2t)
+    assert sum(tokens.values()) == sum(c.tokens for c in result.coverage)
