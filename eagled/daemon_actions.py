@@ -33,6 +33,7 @@ from eagled.status import (
     open_work,
 )
 from eagled.store.records import CounterRow
+from eagled.training_view import newest_training
 from eagled.types import EventKind
 from eagled.workers.generate import ServerMetrics
 
@@ -111,6 +112,22 @@ class DaemonActions:
         done = await asyncio.to_thread(choose, config, plan, name)
         await self._run.store.add_event(EventKind.STORAGE_CHOSEN, name, done, uid=uid)
         return done
+
+    async def training(self) -> dict[str, Any]:
+        """Return the newest training run, thinned for a screen."""
+        return await asyncio.to_thread(newest_training, self._run.paths.drafts)
+
+    async def acknowledge(self, kind: str, uid: int) -> str:
+        """Note that somebody has seen an alarm; a restart forgets that.
+
+        Raises:
+            UsageError: if there is no such alarm (any more).
+        """
+        if not self._run.board.acknowledge(kind):
+            raise UsageError(f"there is no alarm {kind[:80]!r} now")
+        logger.info("alarm acknowledged kind=%s uid=%d", kind, uid)
+        self._stale()
+        return f"alarm {kind}: acknowledged; it stays until its cause is gone"
 
     def _stale(self) -> None:
         """The next status is made anew: something was changed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from eagled.clock import Clock
 from eagled.config import Config
@@ -41,8 +41,17 @@ class AlarmBoard:
 
     def raise_(self, kind: str, text: str, level: str = "warn") -> None:
         """Raise an alarm, or change the words of one that is up."""
-        since = self._alarms[kind].since_ms if kind in self._alarms else self._clock.now_ms()
-        self._alarms[kind] = Alarm(kind, level, printable(text), since)
+        known = self._alarms.get(kind)
+        since = known.since_ms if known else self._clock.now_ms()
+        acked = known.acknowledged if known else False
+        self._alarms[kind] = Alarm(kind, level, printable(text), since, acked)
+
+    def acknowledge(self, kind: str) -> bool:
+        """Mark an alarm as seen; return whether there is one."""
+        known = self._alarms.get(kind)
+        if known is not None:
+            self._alarms[kind] = replace(known, acknowledged=True)
+        return known is not None
 
     def clear(self, kind: str) -> None:
         """Take an alarm back."""

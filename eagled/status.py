@@ -81,6 +81,7 @@ class Alarm:
     level: str
     text: str
     since_ms: int
+    acknowledged: bool = False
 
 
 @dataclass(frozen=True, slots=True)

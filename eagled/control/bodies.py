@@ -56,20 +56,21 @@ class EnqueueBody(Body):
 class ChangeBody(Body):
     """What every change of samples has: these, or all that match.
 
-    With `dry_run` nothing is changed: the answer says how many would be.
+    With `dry_run` nothing is changed: the answer says how many would be. With `expect` nothing is
+    changed when it would be another number than the caller has seen.
     """
 
     samples: list[str] = Field(default_factory=list, max_length=MAX_BATCH)
     reason: str | None = Field(default=None, max_length=MAX_WORD)
     dataset: str | None = Field(default=None, max_length=MAX_WORD)
     lane: str | None = Field(default=None, max_length=MAX_WORD)
+    cause: str | None = Field(default=None, max_length=MAX_WORD)
     dry_run: bool = False
+    expect: int | None = Field(default=None, ge=0)
 
 
 class RetryBody(ChangeBody):
     """POST /v1/retry: these samples, or all that failed for a reason or cause (or for any)."""
-
-    cause: str | None = Field(default=None, max_length=MAX_WORD)
 
 
 class RejectBody(ChangeBody):

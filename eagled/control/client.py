@@ -27,6 +27,7 @@ from eagled.control.protocol import (
     error_from_wire,
     unreachable,
 )
+from eagled.control.reading import ReadJob, ReadText
 from eagled.control.wire import from_wire, to_wire
 from eagled.types import ExtractJob, Fence, ShardMember, ShardRecord, TextJob, TextVerdict
 
@@ -101,17 +102,18 @@ class ControlClient:
         return dict(await self.get("/v1/status"))
 
     async def events(
-        self, after: int = 0, *, follow: bool = False, acks: bool = False
+        self, after: int = 0, *, follow: bool = False, acks: bool = False, last: int = 0
     ) -> AsyncIterator[dict[str, Any]]:
         """Yield events with a sequence number above `after`; with `follow` for ever.
 
-        With `acks` the live feed of acknowledgements comes in between, as `{"ack": ...}`.
+        With `last` only the newest so many of them. With `acks` the live feed of
+        acknowledgements comes in between, as `{"ack": ...}`.
         A reader that is too slow is dropped by the daemon: the stream then ends.
 
         Raises:
             UnreachableError: if no daemon answers.
         """
-        query = {"after": after, "follow": int(follow), "acks": int(acks)}
+        query = {"after": after, "follow": int(follow), "acks": int(acks), "last": last}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
         try:
             async with self._open().get(
@@ -138,6 +140,16 @@ class ControlClient:
         body = {"worker": worker, "max": maximum}
         reply = await self.post("/v1/work/text/claim", body, timeout_s=_CLAIM_TIMEOUT_S)
         return [from_wire(TextJob, job) for job in reply["jobs"]]
+
+    async def claim_reading(self) -> list[ReadJob]:
+        """Wait up to `CLAIM_WAIT_S` for ids that somebody wants to read."""
+        reply = await self.post("/v1/work/read/claim", {}, timeout_s=_CLAIM_TIMEOUT_S)
+        return [from_wire(ReadJob, job) for job in reply["jobs"]]
+
+    async def settle_reading(self, texts: list[ReadText]) -> int:
+        """Report texts; return how many were still waited for."""
+        reply = await self.post("/v1/work/read/settle", {"texts": to_wire(texts)})
+        return int(reply["settled"])
 
     async def settle_text(self, verdicts: list[TextVerdict]) -> int:
         """Report verdicts; return how many still counted."""

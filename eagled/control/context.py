@@ -15,6 +15,7 @@ from aiohttp import web
 
 from eagled.control.desks import ExtractDesk, TextDesk
 from eagled.control.doorbell import Doorbell
+from eagled.control.reading import ReadDesk
 from eagled.store import Store
 
 
@@ -50,6 +51,12 @@ class Actions(Protocol):
 
     async def choose_storage(self, name: str, uid: int) -> str:
         """Store states by an option of the plan from now on."""
+
+    async def training(self) -> dict[str, Any]:
+        """Return the newest training run, thinned for a screen."""
+
+    async def acknowledge(self, kind: str, uid: int) -> str:
+        """Note that somebody has seen an alarm."""
 
     def work_added(self) -> None:
         """Look for samples that were queued."""
@@ -101,6 +108,7 @@ class Control:
     doorbell: Doorbell
     ring: RingActions | None = None
     servers: ServerActions | None = None
+    reading: ReadDesk = field(default_factory=ReadDesk)
     tasks: set[asyncio.Task[web.Response]] = field(default_factory=set)
 
 

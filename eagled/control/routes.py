@@ -14,6 +14,7 @@ from eagled.control.calls import body_of, json_reply, mutation, number_in
 from eagled.control.context import CONTROL, Control
 from eagled.control.disk_routes import add_disk_routes
 from eagled.control.events import stream_events
+from eagled.control.look_routes import add_look_routes
 from eagled.control.peers import uid_of
 from eagled.control.server_routes import add_server_routes
 from eagled.errors import UsageError
@@ -37,6 +38,7 @@ def add_routes(app: web.Application) -> None:
     app.router.add_get("/metrics", metrics)
     add_disk_routes(app)
     add_server_routes(app)
+    add_look_routes(app)
     for path, work in (
         ("/v1/lanes/{name}", change_lane),
         ("/v1/datasets/{name}", change_dataset),
@@ -215,15 +217,10 @@ async def undo(request: web.Request, control: Control) -> dict[str, Any]:
 async def retry(request: web.Request, control: Control) -> dict[str, Any]:
     """POST /v1/retry: queue given-up samples again."""
     body = await body_of(request, bodies.RetryBody)
-    which: list[int] | SampleFilter
-    if body.cause is not None:
-        which = await control.store.of_cause(body.cause)
-        if not which:
-            raise UsageError(f"no given-up sample has the cause {body.cause!r}: `eagled failures`")
-    else:
-        which = await _which(control, body, body.reason)
+    which = await _which(control, body, body.reason)
     if body.dry_run:
         return await _would(control, which, RETRIED_FROM, "queued again")
+    await _expected(control, body, which, RETRIED_FROM)
     n = await control.store.retry(which, uid_of(request))
     await control.actions.changed()
     return {"n": n, "message": f"{n} samples are queued again"}
@@ -235,6 +232,7 @@ async def reject(request: web.Request, control: Control) -> dict[str, Any]:
     which = await _which(control, body, None)
     if body.dry_run:
         return await _would(control, which, REJECTED_FROM, "rejected")
+    await _expected(control, body, which, REJECTED_FROM)
     n = await control.store.reject(which, body.reason, uid_of(request))
     await control.actions.changed()
     return {"n": n, "message": f"{n} samples are rejected"}
@@ -246,6 +244,7 @@ async def move(request: web.Request, control: Control) -> dict[str, Any]:
     which = await _which(control, body, body.reason)
     if body.dry_run:
         return await _would(control, which, MOVED_FROM, f"moved to lane {body.to}")
+    await _expected(control, body, which, MOVED_FROM)
     n = await control.store.move(which, body.to, uid_of(request))
     await control.actions.changed()
     return {"n": n, "message": f"{n} samples are moved to lane {body.to}"}
@@ -254,9 +253,14 @@ async def move(request: web.Request, control: Control) -> dict[str, Any]:
 async def _which(
     control: Control, body: bodies.ChangeBody, reason: str | None
 ) -> list[int] | SampleFilter:
-    """Return the samples that a body means: those it names, else all that match it."""
+    """Return the samples that a body means: those it names, of its cause, or all that match it."""
     if body.samples:
         return await _ids(control, body.samples)
+    if body.cause is not None:
+        found = await control.store.of_cause(body.cause)
+        if not found:
+            raise UsageError(f"no given-up sample has the cause {body.cause!r}: `eagled failures`")
+        return found
     return SampleFilter(dataset=body.dataset, lane=body.lane, reason=reason)
 
 
@@ -268,6 +272,20 @@ async def _would(
 ) -> dict[str, Any]:
     n = await control.store.count_change(which, states)
     return {"n": n, "dry_run": True, "message": f"{n} samples would be {words}"}
+
+
+async def _expected(
+    control: Control,
+    body: bodies.ChangeBody,
+    which: list[int] | SampleFilter,
+    states: Collection[SampleState],
+) -> None:
+    """Refuse a change of another number of samples than the caller has seen."""
+    if body.expect is None:
+        return
+    n = await control.store.count_change(which, states)
+    if n != body.expect:
+        raise UsageError(f"the group changed: {body.expect} → {n} samples; nothing was done")
 
 
 async def drop_shard(request: web.Request, control: Control) -> dict[str, Any]:

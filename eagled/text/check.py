@@ -41,6 +41,11 @@ class TextChecker:
         self._on_length = on_length
         self._checks_of = checks_of or _default_checks
 
+    @property
+    def renderer(self) -> Renderer:
+        """The renderer, whose tokenizer also decodes for people."""
+        return self._renderer
+
     def check(self, job: TextJob) -> TextVerdict:
         """Return the verdict on one answer; content faults are in it, never raised.
 

@@ -19,9 +19,12 @@ from typing import Protocol
 
 from eagled.config import Config
 from eagled.control.client import ControlClient
-from eagled.errors import UnreachableError
+from eagled.control.reading import Piece, ReadJob, ReadText
+from eagled.errors import EagledError, UnreachableError
 from eagled.printable import printable
 from eagled.text.check import TextChecker
+from eagled.text.reading import pieces
+from eagled.tokens import PackedIds, unpack_ids
 from eagled.types import OutputReason, TextJob, TextVerdict
 
 _log = logging.getLogger(__name__)
@@ -89,7 +92,7 @@ async def serve(socket: Path, checker: TextChecker, stop: asyncio.Event) -> None
             async with ControlClient(socket) as client:
                 await client.hello(name, "text", os.getpid())
                 pause_s = FIRST_PAUSE_S
-                await work(client, checker, stop, name)
+                await _work_and_read(client, checker, stop, name)
         except UnreachableError as exc:
             if os.getppid() != parent:
                 _log.info("the daemon is gone, worker=%s ends", name)
@@ -99,7 +102,56 @@ async def serve(socket: Path, checker: TextChecker, stop: asyncio.Event) -> None
             pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
 
 
-async def work(client: WorkClient, checker: TextChecker, stop: asyncio.Event, name: str) -> None:
+async def _work_and_read(
+    client: ControlClient, checker: TextChecker, stop: asyncio.Event, name: str
+) -> None:
+    """Check answers, and between batches decode what people want to read."""
+    turn = asyncio.Lock()  # a tokenizer serves one thread at a time
+    reader = asyncio.create_task(read_for_people(client, checker, turn), name="reading")
+    try:
+        await work(client, checker, stop, name, turn)
+    finally:
+        reader.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await reader
+
+
+async def read_for_people(client: ControlClient, checker: TextChecker, turn: asyncio.Lock) -> None:
+    """Decode ids for screens until cancelled; a daemon that cannot ask is asked again later."""
+    while True:
+        try:
+            jobs = await client.claim_reading()
+            if jobs:
+                async with turn:
+                    texts = await asyncio.to_thread(_read_all, checker, jobs)
+                await client.settle_reading(texts)
+        except EagledError as exc:
+            _log.debug("no reading: %s", exc)
+            await asyncio.sleep(LONGEST_PAUSE_S)
+
+
+def _read_all(checker: TextChecker, jobs: Sequence[ReadJob]) -> list[ReadText]:
+    return [
+        ReadText(job.number, _text_of(checker, job.prompt), _text_of(checker, job.output))
+        for job in jobs
+    ]
+
+
+def _text_of(checker: TextChecker, packed: PackedIds | None) -> tuple[Piece, ...]:
+    if packed is None:
+        return ()
+    ids = unpack_ids(packed.z, packed.crc).tolist()
+    special = checker.renderer.encoding.control_id_set
+    return tuple(Piece(*found) for found in pieces(ids, special, checker.renderer.decode))
+
+
+async def work(
+    client: WorkClient,
+    checker: TextChecker,
+    stop: asyncio.Event,
+    name: str,
+    turn: asyncio.Lock | None = None,
+) -> None:
     """Claim, check and report until `stop` is set.
 
     Raises:
@@ -108,7 +160,8 @@ async def work(client: WorkClient, checker: TextChecker, stop: asyncio.Event, na
     while not stop.is_set():
         jobs = await _claim(client, stop, name)
         if jobs:
-            verdicts = await asyncio.to_thread(check_all, checker, jobs)
+            async with turn or contextlib.nullcontext():
+                verdicts = await asyncio.to_thread(check_all, checker, jobs)
             await client.settle_text(verdicts)
 
 

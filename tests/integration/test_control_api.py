@@ -22,6 +22,7 @@ from eagled.control.context import Control
 from eagled.control.desks import ExtractDesk, TextDesk
 from eagled.control.doorbell import Doorbell
 from eagled.control.peers import Access
+from eagled.control.reading import Piece, ReadText
 from eagled.control.server import bind_socket, serve_control
 from eagled.errors import (
     ArtifactError,
@@ -61,6 +62,15 @@ class FakeActions:
     async def metrics(self) -> bytes:
         """Return one metric."""
         return b"eagled_uptime_seconds 1.0\n"
+
+    async def training(self) -> dict[str, Any]:
+        """No training."""
+        return {"name": None}
+
+    async def acknowledge(self, kind: str, uid: int) -> str:
+        """Note the caller."""
+        self.called.append(f"ack {kind} {uid}")
+        return "acknowledged"
 
     async def pause_all(self, uid: int) -> str:
         """Note the caller."""
@@ -113,6 +123,7 @@ class Rig:
     socket: Path
     text: TextDesk
     extract: ExtractDesk
+    control: Control
 
 
 @asynccontextmanager
@@ -129,7 +140,7 @@ async def serving(
         extract = ExtractDesk(store, bell, lambda: True)
         control = Control(store, actions, text, extract, bell)
         async with serve_control(control, folder / "c.sock", access=access):
-            yield Rig(store, actions, folder / "c.sock", text, extract)
+            yield Rig(store, actions, folder / "c.sock", text, extract, control)
 
 
 async def _generate(store: Store, n: int) -> None:
@@ -501,3 +512,45 @@ async def test_work_of_a_process_that_is_gone_is_handed_out_again(tmp_path: Path
         jobs = await client.claim_text("text-1", 10)
 
     assert (b"2\n", 2, 2) == (out, held, len(jobs))
+
+
+async def test_the_text_of_a_sample_comes_from_a_worker(tmp_path: Path) -> None:
+    """Ids are always there; text is there when a worker decodes it, else a reason."""
+    async with serving(tmp_path, prompts=1) as rig, ControlClient(rig.socket) as client:
+        (row,) = (await client.get("/v1/samples"))["samples"]
+        alone = await client.get(f"/v1/samples/{row['uid']}/text")
+        claim = asyncio.create_task(client.claim_reading())
+        await until(lambda: rig.control.reading.connected)
+        asked = asyncio.create_task(client.get(f"/v1/samples/{row['uid']}/text"))
+        (job,) = await claim
+        piece = Piece("hello", 3, special=False)
+        await client.settle_reading([ReadText(job.number, (piece,), ())])
+        read = await asked
+
+    assert ([1, 2, 3], [], None) == (
+        alone["prompt_ids"], alone["output_ids"], alone["prompt"],
+    )  # fmt: skip
+    assert "no text worker" in alone["note"]
+    assert [["hello", 3, False]] == read["prompt"]
+
+
+async def test_a_group_that_changed_is_left_alone(tmp_path: Path) -> None:
+    """A change that expects another number of samples than there are changes nothing."""
+    async with serving(tmp_path, prompts=3) as rig, ControlClient(rig.socket) as client:
+        would = await client.post("/v1/reject", {"lane": "short", "dry_run": True})
+        with pytest.raises(UsageError, match="2 → 3 samples; nothing was done"):
+            await client.post("/v1/reject", {"lane": "short", "expect": 2})
+        untouched = await client.get("/v1/samples", state="rejected")
+        done = await client.post("/v1/reject", {"lane": "short", "expect": 3})
+
+    assert (3, [], 3) == (would["n"], untouched["samples"], done["n"])
+
+
+async def test_only_the_newest_events(tmp_path: Path) -> None:
+    """A screen that is opened late asks for the end of the log, not for all of it."""
+    async with serving(tmp_path, prompts=1) as rig, ControlClient(rig.socket) as client:
+        for i in range(9):
+            await rig.store.add_event(EventKind.ALARM, "s", str(i))
+        newest = [event["detail"] async for event in client.events(last=2)]
+
+    assert ["7", "8"] == newest
