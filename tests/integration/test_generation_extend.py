@@ -192,3 +192,17 @@ async def test_server_faults_in_the_middle_cost_time_only(
         answers = await stored_ids(rig.store)
 
     assert answers == [continuation(prompt, 47) for prompt in prompts]
+
+
+async def test_a_loop_is_not_continued(server: ServerProcess, tmp_path: Path) -> None:
+    """An answer that repeats itself is kept as cut after one request; its check rejects it."""
+    length = {"finish_reason": {"type": "length", "length": 600}}
+    server.set(info=INFO, generate=[{"do": "answer", "ids": [5, 6] * 300, "meta": length}])
+    before = len(server.seen()["sent"])
+    async with running(tmp_path, extending(server.url, max_new=600)) as rig:
+        await rig.add([PROMPT * 3])
+        await rig.settled(1)
+        sample = await sample_of(rig.store, SampleState.GENERATED)
+
+    assert (sample.row.finish, sample.row.extended) == (Finish.LENGTH, 0)
+    assert len(server.seen()["sent"]) - before == 1

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from eagled.config import Config
 from eagled.lanes import lane_for, ordered_lanes
 from eagled.server.protocol import EndCause
+from eagled.text.loops import LoopRule, find_loop
 from eagled.tokens import PackedIds, pack_ids, unpack_ids
 from eagled.types import Claim
 
@@ -62,6 +63,18 @@ def next_lane(
     if lane is None and lane_for(config, n_sent, server_context=server_context) is not None:
         lane = ordered_lanes(config)[-1][0]
     return None if lane is None else _longer(config, claim.lane, lane)
+
+
+def repeats_itself(config: Config, claim: Claim, so_far: PackedIds) -> bool:
+    """Return whether an answer has fallen into a loop by the checks of its dataset.
+
+    Price: time in proportion to its length; call it in a thread.
+    """
+    checks = config.checks_of(claim.dataset)
+    if not checks.loop_tokens:
+        return False
+    rule = LoopRule(checks.loop_period, checks.loop_tokens, checks.loop_repeats)
+    return find_loop(unpack_ids(so_far.z, so_far.crc).tolist(), rule) is not None
 
 
 def _longer(config: Config, own: str, other: str) -> str:

@@ -29,7 +29,7 @@ from eagled.server.wire import ConnectionLostError, NoConnectionError, ReplyCutE
 from eagled.tokens import PackedIds
 from eagled.types import Answer, Claim, Failure, Fence, Finish, OutputReason, SampleState
 from eagled.workers.generation.endpoint import Breaker, Endpoint, EndpointState, Flight
-from eagled.workers.generation.extend import joined, next_lane
+from eagled.workers.generation.extend import joined, next_lane, repeats_itself
 from eagled.workers.generation.lane import Lane
 from eagled.workers.generation.monitor import Identity, Monitor
 from eagled.workers.generation.policy import (
@@ -143,6 +143,10 @@ class Settler:
         packed = joined(claim, reply.output)
         context = endpoint.client.limits.context
         to = next_lane(self._whole_config, claim, reply.cause, len(reply.output), context)
+        if to is not None and await asyncio.to_thread(
+            repeats_itself, self._whole_config, claim, packed
+        ):
+            to = None  # kept as cut; the text worker rejects it with its reason
         if to is not None:
             done = await self._extend(claim, packed, elapsed_s, to)
         else:
