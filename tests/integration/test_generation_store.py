@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from eagled.errors import DiskError, StoreError
+from eagled.paths import StatePaths
 from eagled.server.client import SglangClient
+from eagled.store.tools import check_database
 from eagled.tokens import pack_ids
-from eagled.types import Answer, Fence, SampleState, TextVerdict
+from eagled.types import Answer, Fence, Finish, SampleState, TextVerdict
 from eagled.workers.generation import settle
-from tests.servers.kit import VOCAB, make_config, make_generator, open_store, running, until
+from tests.faults import fault_file
+from tests.servers.kit import (
+    VOCAB,
+    add_prompts,
+    crashed_copy,
+    make_config,
+    make_generator,
+    open_store,
+    running,
+    states,
+    stored_ids,
+    until,
+)
 from tests.servers.process import ServerProcess
 
 PROMPT = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]
@@ -159,3 +174,37 @@ async def test_waiting_costs_no_claims(
     await store.close()
 
     assert asked == [8]
+
+
+@pytest.mark.fault("F56")
+async def test_a_torn_tail_is_cut_off_and_done_again(tmp_path: Path) -> None:
+    """Two rows whole, the third cut in the middle: two are done, one is asked again, none glued.
+
+    What is appended here is the store's log: the torn line stands behind its last whole record.
+    """
+    raw = fault_file("resume/torn_tail.jsonl").read_bytes()
+    *whole, torn = raw.splitlines()
+    rows = [json.loads(line) for line in whole]
+    config = make_config()
+    store = await open_store(tmp_path / "one", config)
+    await add_prompts(store, config, [[*PROMPT, i] for i in range(3)])
+    claims = await store.claim("short", 3)
+    for row, claim in zip(rows, claims, strict=False):
+        answer = Answer(pack_ids(row["output_ids"]), Finish.STOP, "s", 0.1)
+        assert await store.complete(claim.fence, answer)
+    crashed = crashed_copy(tmp_path / "one", tmp_path / "two")
+    await store.close()
+    with (crashed / "q.db-wal").open("ab") as log:
+        log.write(torn)
+    store = await open_store(crashed, config)
+    found = await states(store)
+    (again,) = await store.claim("short", 5)
+    third = Answer(pack_ids([6]), Finish.STOP, "s", 0.1)
+    assert await store.complete(again.fence, third)
+    answers = await stored_ids(store)
+    await store.close()
+
+    assert found == {SampleState.GENERATED: 2, SampleState.QUEUED: 1}
+    assert again.fence.sample_id == claims[2].fence.sample_id
+    assert answers == [[1, 2, 3], [4, 5], [6]]
+    assert check_database(StatePaths(crashed)).problems == ()
