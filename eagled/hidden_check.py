@@ -23,7 +23,9 @@ from eagled.shards.backend import Captured, Ids
 from eagled.shards.selfcheck import Floats, Reference, distance, from_bits, head_agreement
 
 TOLERANCE = 0.05  # relative; two engines in bf16 stay near 0.01, another layer is above 0.1
-AGREEMENT = 0.8  # of greedy tokens; near-ties fall either way in bf16, a wrong row gives next to none
+AGREEMENT = (
+    0.8  # of greedy tokens; near-ties fall either way in bf16, a wrong row gives next to none
+)
 LAST, PRE_NORM = "last", "before the final norm"
 
 
@@ -165,9 +167,10 @@ def summary(findings: Iterable[SampleFinding]) -> tuple[bool, list[str]]:
     """Return the verdict and its lines: worst error per chunk, then what is wrong."""
     findings = list(findings)
     lines = []
-    planned = [c.planned for c in findings[0].chunks] if findings else []
+    compared = [f.chunks for f in findings if f.chunks]
+    planned = [c.planned for c in compared[0]] if compared else []
     for index, name in enumerate(planned):
-        chunks = [f.chunks[index] for f in findings]
+        chunks = [c[index] for c in compared]
         worst = max(chunks, key=lambda c: c.error)
         lines.append(f"{name}: relative error at most {worst.error:.4f}, nearest {worst.nearest}")
     shares = [f.agreement for f in findings if f.agreement is not None]

@@ -5,6 +5,7 @@
     python3 -m bench.capture.gpu_run disk  --site /tmp/site --out $OUT    # the same, disk, fsync
     python3 -m bench.capture.gpu_run stock --site /tmp/site --out $OUT    # no plugin; JSON route
     python3 -m bench.capture.gpu_run kimi  --site /tmp/site --out $OUT    # 7,168 wide, MLA
+    python3 -m bench.capture.gpu_run onepass --site /tmp/site --out $OUT  # to shards: one pass, two
     python3 -m bench.capture.gpu_run tp2   --site /tmp/site --out $OUT    # two GPUs: rows again
     … --dry --python PYTHON    # the same steps, tiny, on SGLang for the CPU
 
@@ -287,6 +288,41 @@ def step_kimi(run: Run, arguments: argparse.Namespace) -> None:
         pairs(run, server, spool, "kimi_gen200", shape, vocab=30000, count=2)
 
 
+def step_onepass(run: Run, arguments: argparse.Namespace) -> None:
+    """From requests to shards in memory: captured while generating, or by a second pass."""
+    del arguments
+    from bench.capture.packing import pack
+
+    spool = Path("/dev/shm/eagled_spool")  # noqa: S108 - the point of this step
+    shards = Path("/dev/shm/eagled_shards")  # noqa: S108 - as above
+    raw_disk_once(run, spool, sync=False)
+    shape = run.shape(Shape(200, 200, 1024, 256))
+    again = replace(shape, prompt=shape.prompt + shape.answer, answer=0, at_once=32)
+    vocab = 2000 if run.machine.dry else 150000
+    layers, width = models.QWEN3_8B_LAYERS, 256 if run.machine.dry else 4096
+    walls: dict[str, list[float]] = {"one": [], "two": []}
+    with _qwen(run, spool, "onepass", "off") as server:
+        warm(run, server, spool, vocab)
+        for index in range(_PAIRS):
+            if run.left_s() < 2.2 * sum(w[-1] for w in walls.values() if w) / 2 + 30:
+                break
+            for way in ("one", "two") if index % 2 == 0 else ("two", "one"):
+                began = time.monotonic()
+                steps = [(shape, way == "one")] + ([(again, True)] if way == "two" else [])
+                for number, (each, states) in enumerate(steps):
+                    tag = f"{way}{index}{number}"
+                    load = run_load(
+                        server.url, each, vocab=vocab, states=states, tag=tag, spool=spool
+                    )
+                    run.say(f"{way}_pass_load", **asyncio.run(load))
+                packing = pack(spool, shards, layers, width, answer=shape.answer)
+                walls[way].append(round(time.monotonic() - began, 2))
+                run.say(f"{way}_pass", pair=index, wall_s=walls[way][-1], **packing)
+                empty(spool)
+    one, two = (statistics.median(walls[way]) for way in ("one", "two"))
+    run.say("onepass_ratio", ratio=round(one / two, 4), one_s=one, two_s=two, each=walls)
+
+
 def raw_disk_once(run: Run, spool: Path, *, sync: bool) -> None:
     """Empty the spool and measure what its file system can do."""
     spool.mkdir(parents=True, exist_ok=True)
@@ -325,6 +361,7 @@ STEPS: dict[str, Callable[[Run, argparse.Namespace], None]] = {
     "disk": step_disk,
     "stock": step_stock,
     "kimi": step_kimi,
+    "onepass": step_onepass,
     "tp2": step_tp2,
 }
 

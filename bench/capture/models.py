@@ -117,6 +117,9 @@ def kimi_shape(folder: Path, *, dry: bool) -> Path:
         torch.set_default_dtype(torch.float32)
     model.save_pretrained(folder)
     del model
+    written = json.loads((folder / "config.json").read_text())
+    more = {"moe_layer_freq": 1, "topk_method": "noaux_tc", "scoring_func": "sigmoid"}
+    (folder / "config.json").write_text(json.dumps(written | more))  # SGLang reads these too
     if not dry:
         torch.cuda.empty_cache()
     return folder

@@ -62,6 +62,15 @@ def test_right_states_are_good(model: _Model, ids: Ids) -> None:
     assert "boundary 2: relative error at most 0.00" in said
 
 
+def test_head_check_beside_a_comparison(model: _Model, ids: Ids) -> None:
+    """A sample that only the head judged stands beside those that were compared."""
+    compared = compare([("s1", ids)], [model.backend.capture([ids])[0]], model)
+    good, lines = summary([*compared, SampleFinding("s2", 20, (), 1.0)])
+
+    assert good, lines
+    assert any("head of last: 100%" in line for line in lines)
+
+
 def _layers(*layers: int) -> Callable[[Path, Ids], Captured]:
     def take(folder: Path, ids: Ids) -> Captured:
         return _Model(folder, layers).backend.capture([ids])[0]

@@ -13,8 +13,10 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from eagled.sglang_plugin.spoolfile import final_path
+from eagled.sglang_plugin import writer
+from eagled.sglang_plugin.spoolfile import FileFacts, final_path
 from tests.unit.plugin.kit import (
+    HIDDEN,
     LAYERS,
     WIDTH,
     Request,
@@ -60,6 +62,35 @@ def test_header_is_what_safetensors_reads(tmp_path: Path) -> None:
     assert ("meta", "[1, 3]", "2", "0") == tuple(
         meta[k] for k in ("rid", "layers", "prompt_tokens", "output_tokens")
     )
+
+
+def test_disk_is_set_to_work_before_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranges follow one another without a gap, and the file is what was written."""
+    ranges: list[tuple[int, int]] = []
+    monkeypatch.setattr(writer, "_WRITE_BACK_BYTES", 1000)
+    monkeypatch.setattr(writer, "start_write_back", lambda _fd, at, n: ranges.append((at, n)))
+    file = writer.CaptureFile(tmp_path, "early", 0, sync=True)
+    rows = rows_of(1, 50)
+    for row in rows:
+        file.write(memoryview(row.view(torch.uint8).numpy()))
+    facts = FileFacts("early", LAYERS, HIDDEN, 50, 0, "bfloat16", "test", "model")
+    file.complete(facts, bytes(200))
+
+    assert [at for at, _ in ranges[1:]] == [at + n for at, n in ranges[:-1]]
+    assert len(ranges) == 50 * WIDTH * 2 // 1008
+    assert torch.equal(rows, load_file(final_path(tmp_path, "early"))["states"])
+
+
+def test_real_write_back_takes_any_range(tmp_path: Path) -> None:
+    """The call itself harms nothing."""
+    path = tmp_path / "x"
+    path.write_bytes(b"abc" * 1000)
+    with path.open("r+b") as file:
+        writer.start_write_back(file.fileno(), 100, 2000)
+
+    assert b"abc" * 1000 == path.read_bytes()
 
 
 def test_only_asked_rows_of_a_batch_are_copied(tmp_path: Path) -> None:
