@@ -469,7 +469,7 @@ class DaemonConfig(_Section):
     socket: Path | None = None
     """Control socket; None is <state_dir>/control.sock or systemd's runtime directory."""
     group: str = Field(default="", pattern=r"^[A-Za-z0-9_.-]{0,32}$")
-    """A group that may use the socket too; the daemon's user must be in it. Empty is nobody else."""
+    """A group that may use the socket too; the daemon's user must be in it. Empty: nobody else."""
     group_may: Literal["read", "control"] = "read"
     """What that group may do: look, or also change."""
     metrics_port: int = Field(default=0, ge=0, le=65_535)

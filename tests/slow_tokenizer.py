@@ -3,7 +3,8 @@
 It behaves like tiktoken classes of served models do: a Python byte BPE without offsets; `encode`
 takes a switch of its own and goes another way when given the library's options; the class's
 `apply_chat_template` has other defaults and hands the template the tools as text; eight reserved
-control tokens stand in no list but its own. It gives the ids of the toy tokenizer, which is the reference.
+control tokens stand in no list but its own. It gives the ids of the toy tokenizer, which is the
+reference.
 """
 
 from __future__ import annotations

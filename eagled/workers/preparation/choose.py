@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-import pickle
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -47,6 +47,12 @@ class _Open:
     rejects: list[bytes] = field(default_factory=list)
     rows: bytearray = field(default_factory=bytearray)
     tickets: list[tuple[int, int, int]] = field(default_factory=list)
+
+
+def _as_json(row: SourceRow) -> bytes:
+    """Return a row that has passed; what JSON cannot hold is in no field that a reader took."""
+    kept = (row.file, row.number, row.value, row.detail)
+    return json.dumps(kept, default=lambda _: None).encode("ascii")
 
 
 class Choice:
@@ -105,7 +111,8 @@ class Choice:
         for _, _, number, start, size in sorted(self._heap, reverse=True)[skip:]:
             part = self._parts.done[number]
             data = part.piece(part.index["rows"][0] + start, size)
-            yield pickle.loads(unpack(data))  # noqa: S301 - our own file, its checksum was right
+            file, place, value, detail = json.loads(unpack(data))
+            yield SourceRow(file, place, value, None, detail)
 
     def _judge(self, chunk: Chunk, screened: Screened) -> None:
         """Compare a chunk with what was before; nothing is rendered in this pass."""
@@ -131,7 +138,7 @@ class Choice:
         ticket = self._ticket(passed)
         if len(self._heap) >= self._keep and -ticket < self._heap[0][0]:
             return
-        data = zstandard.ZstdCompressor(level=_LEVEL).compress(pickle.dumps(row))
+        data = zstandard.ZstdCompressor(level=_LEVEL).compress(_as_json(row))
         start = len(part.rows)
         part.rows += data
         part.tickets.append((ticket, start, len(data)))
