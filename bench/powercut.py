@@ -39,7 +39,7 @@ from eagled.sql import QUERIES
 from eagled.store.executor import WRITER_PRAGMAS, Params, Row, connect, set_pragmas
 from eagled.store.opening import create_database, inspect, open_database, read_meta
 from eagled.store.ops.base import Tx
-from eagled.store.ops.control import RejectSamples, RetrySamples
+from eagled.store.ops.change import RejectSamples, RetrySamples
 from eagled.store.ops.enqueue import AddConversations, AddDataset, SyncLanes
 from eagled.store.ops.extract import ClaimExtract, CommitShard
 from eagled.store.ops.generation import ClaimSamples, CompleteSample, FailSample, GiveBack
@@ -288,8 +288,8 @@ class Workload:
         for sample in self.rng.sample(sorted(self.acked), min(4, len(self.acked))):
             self.acked.pop(sample)
             self.log.append(Released(sample))
-            self.run([RejectSamples((sample,), "again")])
-            self.run([RetrySamples((sample,))])
+            self.run([RejectSamples((sample,), "sample", uid=0, seq=0, detail="again")])
+            self.run([RetrySamples((sample,), "sample", uid=0, seq=0)])
 
     def settle(self) -> None:
         """The text worker accepts answers and queues the turns that follow."""

@@ -63,6 +63,15 @@ class FakeActions:
         """Return one metric."""
         return b"eagled_uptime_seconds 1.0\n"
 
+    async def disk_plan(self, asked: dict[str, str]) -> dict[str, Any]:
+        """Return what was asked."""
+        return dict(asked)
+
+    async def choose_storage(self, name: str, uid: int) -> str:
+        """Note the caller."""
+        self.called.append(f"storage {name} {uid}")
+        return "chosen"
+
     async def training(self) -> dict[str, Any]:
         """No training."""
         return {"name": None}
