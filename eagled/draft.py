@@ -84,6 +84,7 @@ def check_draft(
     found = [
         *check_architecture(config),
         *check_launch(config, plan),
+        *check_trained_length(own.get("made_from") or {}, plan),
         *unread(config, plan),
         *check_layers(config, trained_on or own.get("layers", ()), plan, target),
         *check_weights(folder, config),
@@ -156,6 +157,17 @@ def check_launch(config: Mapping[str, Any], launch: Launch) -> Iterator[Finding]
             f"the draft covers {positions} positions, the server {launch.context_length}: beyond "
             f"{positions} it is slower than no draft; train on longer samples and export again, "
             f"or serve with --context-length {positions}",
+        )  # fmt: skip
+
+
+def check_trained_length(made_from: Mapping[str, Any], launch: Launch) -> Iterator[Finding]:
+    """Yield whether the server's context is longer than anything that the draft was trained on."""
+    longest = int(made_from.get("longest_tokens") or 0)
+    if longest and launch.context_length > longest:
+        yield Finding(
+            "warning", "longest_tokens",
+            f"the draft was trained on samples of up to {longest} tokens, the server takes "
+            f"{launch.context_length}: how it does beyond {longest} was never seen",
         )  # fmt: skip
 
 

@@ -162,8 +162,15 @@ def _spec(
         "tokenizer_hash": manifest.tokenizer_hash,
         "members_hash": corpus.members_hash,
         "layers": list(manifest.layers),
+        "longest_tokens": _longest(source, c.max_tokens),
     }
     return RunSpec(folder, c, config.run.seed, geometry, vocab, identity)
+
+
+def _longest(source: ShardDataset, max_tokens: int) -> int:
+    """Return the tokens of the longest sample as it is trained on."""
+    longest = max(source.length(i) for i in range(len(source)))
+    return min(longest, max_tokens)
 
 
 @contextmanager

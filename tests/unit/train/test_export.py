@@ -18,6 +18,7 @@ from eagled.draft import (
     check_launch,
     check_layers,
     check_positions,
+    check_trained_length,
     judge_length,
     unread,
 )
@@ -279,6 +280,18 @@ def test_a_draft_shorter_than_the_server_is_refused() -> None:
     assert ["error"] == [f.level for f in found]
     assert "2048 positions, the server 10240" in found[0].text
     assert [] == list(check_launch(config, launch_of(given["args"])))
+
+
+@pytest.mark.fault("F88")
+def test_contexts_longer_than_the_training_samples_are_warned_of() -> None:
+    """The draft knows the longest sample that it saw."""
+    given = case("short_positions")
+    made_from = {"longest_tokens": given["trained_max_len"]}
+    found = list(check_trained_length(made_from, launch_of(given["args"])))
+
+    assert ["warning"] == [f.level for f in found]
+    assert "up to 2048 tokens, the server takes 10240" in found[0].text
+    assert [] == list(check_trained_length(made_from, Launch(context_length=2048)))
 
 
 @pytest.mark.fault("F89")
