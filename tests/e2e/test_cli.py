@@ -64,7 +64,7 @@ def test_without_a_daemon_the_exit_code_is_69(tmp_path: Path, command: tuple[str
     [
         (("nonsense",), 2, "No such command"),
         (("set", "lane.short.colour", "3"), 2, "lane.NAME.limit"),
-        (("set", "lane.short.limit", "many"), 2, "valid float"),
+        (("set", "lane.short.limit", "many"), 2, "valid number"),
         (("extract", "sideways"), 2, "start, pause"),
         (("worker", "sideways"), 2, "text, extract"),
         (("retry",), 2, "--all"),
@@ -258,6 +258,11 @@ def test_failed_samples_are_listed_and_retried(tmp_path: Path) -> None:
         assert {SampleState.GENERATED: 1} == look(config, states)
 
 
+def _listen_to_ctrl_c() -> None:
+    """Undo what a shell does for commands in the background: there SIGINT is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("args", [("status", "--watch"), ("events", "--follow")])
 def test_ctrl_c_ends_a_watching_command_with_130(tmp_path: Path, args: tuple[str, ...]) -> None:
     """Interrupting is no error: no traceback, the shell's own exit code."""
@@ -267,7 +272,7 @@ def test_ctrl_c_ends_a_watching_command_with_130(tmp_path: Path, args: tuple[str
         watching = subprocess.Popen(
             [sys.executable, "-m", "eagled", *args],
             cwd=tmp_path, env=clean_env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True,
+            text=True, preexec_fn=_listen_to_ctrl_c,  # noqa: PLW1509 - one call, no lock
         )  # fmt: skip
         assert watching.stdout is not None
         watching.stdout.readline()

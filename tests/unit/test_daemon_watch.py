@@ -43,7 +43,12 @@ class Rig:
         self.store = SimpleNamespace(commits=0, queue_depth=0, failed=failed)
         self.board = AlarmBoard(self.clock)
         runtime = SimpleNamespace(
-            clock=self.clock, store=self.store, notifier=self.notifier, board=self.board, hold=""
+            clock=self.clock,
+            store=self.store,
+            notifier=self.notifier,
+            board=self.board,
+            hold="",
+            config=make_config(),
         )
         self.watch = Watch(cast("Runtime", runtime), cast("DaemonActions", None))
 

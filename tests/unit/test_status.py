@@ -186,7 +186,9 @@ def test_metrics_are_what_the_document_says() -> None:
     assert [("short", 3.0), ("long", 0.0)] == [
         (s.labels["lane"], s.value) for s in families["eagled_lane_in_flight"].samples
     ]
-    assert ["short"] == [s.labels["lane"] for s in families["eagled_lane_request_seconds_p50"].samples]
+    assert ["short"] == [
+        s.labels["lane"] for s in families["eagled_lane_request_seconds_p50"].samples
+    ]
     assert [1.0] == [s.value for s in families["eagled_server_up"].samples]
     assert [20.0] == [s.value for s in families["eagled_disk_free_bytes"].samples]
 
