@@ -114,8 +114,10 @@ def trained() -> tuple[Path, Path]:
 def length_of(replies: Sequence[dict[str, Any]]) -> float:
     """Return 1 + right guesses / verify steps; the first token comes from the prefill."""
     infos = [r["meta_info"] for r in replies]
-    verifies = sum(i["spec_verify_ct"] for i in infos)
-    return float(sum(i["completion_tokens"] - 1 for i in infos) / verifies)
+    right, verifies = (
+        sum(i[key] for i in infos) for key in ("spec_num_correct_drafts", "spec_verify_ct")
+    )
+    return float(1 + right / verifies)
 
 
 def loops(ids: Sequence[int]) -> bool:

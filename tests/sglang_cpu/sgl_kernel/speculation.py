@@ -89,19 +89,21 @@ def build_tree_kernel_efficient_cpu(
 
 
 def verify_tree_greedy_cpu(
+    *,
     predicts: Tensor,
     accept_index: Tensor,
-    accept_count: Tensor,
+    accept_token_num: Tensor,
     candidates: Tensor,
-    index: Tensor,
-    following: Tensor,
-    _siblings: Tensor,
-    choices: Tensor,
+    retrive_index: Tensor,
+    retrive_next_token: Tensor,
+    retrive_next_sibling: Tensor,  # noqa: ARG001 - a chain has none
+    target_predict: Tensor,
 ) -> None:
     """Accept guesses while each is the target's choice; write its choices up to the first miss."""
-    wanted = choices.reshape(-1).tolist()
+    wanted = target_predict.reshape(-1).tolist()
     for b in range(len(candidates)):
-        guesses, places, after = (t[b].tolist() for t in (candidates, index, following))
+        guesses, places = candidates[b].tolist(), retrive_index[b].tolist()
+        after = retrive_next_token[b].tolist()
         node, count = 0, 0
         accept_index[b, 0] = places[0]
         predicts[places[0]] = wanted[places[0]]
@@ -111,7 +113,7 @@ def verify_tree_greedy_cpu(
             node, count = after[node], count + 1
             accept_index[b, count] = places[node]
             predicts[places[node]] = wanted[places[node]]
-        accept_count[b] = count
+        accept_token_num[b] = count
 
 
 def build_draft_decode_metadata_cpu(
