@@ -329,7 +329,7 @@ class Admission:
         if load is None or state is None or state.last is None or not load.running:
             return None
         seen = state.last
-        limits = [seen.max_running, state.ladder.narrow, state.ladder.plateau or 0]
+        limits = [seen.max_running, state.ladder.narrow, state.ladder.plateau]
         if seen.usage:
             limits.append(round(load.running * state.fill / seen.usage))
         known = [n for n in limits if n]

@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from eagled.workers.generation.ladder import Ladder
+from eagled.workers.generation.ladder import Ladder, Look
 
 
 class Reason(StrEnum):
@@ -162,8 +162,11 @@ def step(state: State, seen: Observation, rules: Rules) -> State:
     thrown = new_retractions(state, seen)
     state = _after_retractions(state, seen, thrown, rules)
     if seen.ended > rules.turnover * seen.in_flight:
-        free = seen.usage < rules.free
-        ladder = state.ladder.after(seen.at_s, seen.running, seen.tok_per_s, seen.graphs, free=free)
+        growing = state.reason is Reason.GROW and seen.usage < rules.free
+        reading = Look(
+            seen.at_s, seen.in_flight, seen.running, seen.tok_per_s, seen.graphs, growing
+        )
+        ladder = state.ladder.after(reading)
         state = replace(state, ladder=ladder)
     budget, reason = _decide(state, seen, rules, thrown)
     places, reason = _places(state, seen, rules, reason)
@@ -262,7 +265,7 @@ def _places(state: State, seen: Observation, rules: Rules, reason: Reason) -> tu
         (n, why)
         for n, why in (
             (state.ladder.narrow, Reason.SLOWER),
-            (state.ladder.plateau or 0, Reason.PLATEAU),
+            (state.ladder.plateau, Reason.PLATEAU),
             (
                 seen.max_running + queue_target(state, seen, rules) if seen.max_running else 0,
                 reason,

@@ -1,12 +1,13 @@
 """Whether more requests at once are any faster, judged by the server's own throughput.
 
-Guarantee: pure; a decision needs a full window of readings on both sides, taken while the batch was
-steady, so that one slow second decides nothing.
+Guarantee: pure; a decision needs a window of readings on both sides, so that one slow second
+decides nothing. A plateau stops growth where it is and never takes away what is in flight: a wrong
+one costs some growth, for `AGAIN_S`.
 
 Two questions are asked:
 
-- Where the batch may grow (memory allows it): was the last growth by `STEP` worth anything, and
-  was a fast climb by half? If not, that is the plateau; it is tried again after `AGAIN_S`.
+- While the batch grows and memory would allow more: was growing by half worth anything? If not,
+  that is the plateau; it is tried again after `AGAIN_S`.
 - The server decodes more at once than it has CUDA graphs for: is it faster with no more than that?
   Tried once the batch is steady: less for a minute, then whichever was faster. Only there can a
   smaller batch be faster on a server whose queue is kept short and whose memory is not full.
@@ -18,15 +19,14 @@ import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-STEP = 1.15  # a rung is so much wider than the one below
-GAIN = 1.003  # the least gain that makes a rung worth taking
-WINDOW = 40  # different readings that a judgement rests on (a server makes one in 1 to 3 s)
+STEADY = 1.15  # a batch that stays within this of itself is steady
+WINDOW = 40  # different readings that a comparison with less rests on (one comes in 1 to 3 s)
 SETTLE = 8  # readings that do not count after a change
-QUANTILE = 0.7  # of throughput: looks with little prefill tell most of the batch
-REACH = 1.6  # a batch so many times wider than the graphs is faster for certain
-CLIMB = 8  # readings that a fast climb is judged by
+QUANTILE = 0.7  # of throughput: readings with little prefill tell most of the batch
+CLIMB = 16  # readings that growth is judged by
 CLIMB_STEP = 1.5  # so many times wider ...
-CLIMB_GAIN = 1.03  # ... must be at least so many times faster
+CLIMB_GAIN = 1.02  # ... must be at least so many times faster
+REACH = 1.6  # a batch so many times wider than the graphs is faster for certain
 FASTER = 1.015  # what a smaller batch must show
 AGAIN_S = 300.0  # a plateau is tried again after so long
 RETRY_S = 3600.0  # and the narrow batch
@@ -42,93 +42,115 @@ class Trial(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ladder:
-    """What was measured; `rates` are of the present rung or side, newest last."""
+class Look:
+    """One reading of a server.
 
+    Attributes:
+        at_s: monotonic seconds.
+        in_flight: our requests there.
+        running: those that decode.
+        tok_per_s: tokens that it makes a second; 0 is unknown.
+        graphs: largest batch with a CUDA graph; 0 is unknown.
+        growing: it was being given more, and memory would allow it.
+    """
+
+    at_s: float
+    in_flight: int
+    running: int
+    tok_per_s: float
+    graphs: int
+    growing: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ladder:
+    """What was measured.
+
+    Attributes:
+        latest: the last reading.
+        mark: requests in flight and throughput that growth is compared with.
+        climb: readings since the last mark, or since growth went beyond `CLIMB_STEP` of it.
+        beyond: whether it has.
+        plateau: most requests in flight worth having; 0 is no limit.
+        again_at_s: when the plateau is tried again.
+        trial: where the comparison with a smaller batch stands.
+        rung: size of the steady batch that `rates` are of, as a power of `STEADY`.
+        rates: throughput of the present side of the comparison, newest last.
+        skip: readings to leave out.
+        wide: throughput with the larger batch.
+        graphs: the smaller batch.
+        retry_at_s: when the comparison is made again.
+    """
+
+    latest: float = 0.0
+    mark: tuple[int, float] = (0, 0.0)
+    climb: tuple[float, ...] = ()
+    beyond: bool = False
+    plateau: int = 0
+    again_at_s: float = float("-inf")
+    trial: Trial = Trial.NONE
     rung: int = -1
     rates: tuple[float, ...] = ()
     skip: int = SETTLE
-    below: float = 0.0
-    stopped_at: int | None = None
-    retry_at_s: float = float("-inf")
-    trial: Trial = Trial.NONE
     wide: float = 0.0
     graphs: int = 0
-    latest: float = 0.0
-    climb: tuple[float, ...] = ()
-    mark: tuple[int, float] = (0, 0.0)
-
-    @property
-    def plateau(self) -> int | None:
-        """Return the largest batch worth having; None is no limit."""
-        return None if self.stopped_at is None else math.ceil(STEP ** (self.stopped_at + 1))
+    retry_at_s: float = float("-inf")
 
     @property
     def narrow(self) -> int:
         """Return the batch that is tried, or kept, because it is faster; 0 is none."""
         return self.graphs if self.trial in (Trial.NARROW, Trial.KEPT) else 0
 
-    def after(
-        self, at_s: float, running: int, tok_per_s: float, graphs: int, *, free: bool
-    ) -> Ladder:
-        """Return it with one more look.
-
-        `graphs` is the largest batch with a graph, 0 unknown; `free` says that memory would allow
-        a wider batch. A reading that the server has not renewed counts once.
-        """
-        if not running or not tok_per_s or tok_per_s == self.latest:
+    def after(self, look: Look) -> Ladder:
+        """Return it with one more look; a reading that was not renewed counts once."""
+        if not look.running or not look.tok_per_s or look.tok_per_s == self.latest:
             return self
-        ladder = self if at_s < self.retry_at_s else self._again()
-        ladder = replace(ladder, latest=tok_per_s).climbed(at_s, running, free=free)
-        ladder = ladder.measured(running, tok_per_s)
-        return ladder.judged(at_s, running, graphs, free=free)
+        ladder = replace(self, latest=look.tok_per_s)
+        if ladder.plateau and look.at_s >= ladder.again_at_s:
+            ladder = replace(ladder, plateau=0, mark=(0, 0.0), climb=(), beyond=False)
+        if ladder.trial in (Trial.KEPT, Trial.OVER) and look.at_s >= ladder.retry_at_s:
+            ladder = replace(ladder, trial=Trial.NONE, rates=(), skip=SETTLE)
+        return ladder.climbed(look).measured(look).judged(look)
 
-    def _again(self) -> Ladder:
-        """Forget old judgements: the work, and so their ground, may have changed."""
-        if self.stopped_at is None and self.trial not in (Trial.KEPT, Trial.OVER):
-            return self
-        return replace(self, stopped_at=None, trial=Trial.NONE, retry_at_s=float("-inf"))
-
-    def climbed(self, at_s: float, running: int, *, free: bool) -> Ladder:
-        """Return it with a climb stopped that is too fast for full windows and gains nothing."""
-        climb = (*self.climb[1 - CLIMB :], self.latest)
+    def climbed(self, look: Look) -> Ladder:
+        """Return it with a judgement of the growth since the mark."""
         n, rate = self.mark
-        if len(climb) < CLIMB or (n <= running < CLIMB_STEP * n):
+        left = bool(n) and not n / CLIMB_STEP < look.in_flight < n * CLIMB_STEP
+        if left and not self.beyond:
+            return replace(self, climb=(), beyond=True)
+        climb = (*self.climb[1 - CLIMB :], self.latest)
+        if len(climb) < CLIMB or (n and not self.beyond):
             return replace(self, climb=climb)
-        now = (running, typical(climb))
-        if not free or running < n or now[1] > CLIMB_GAIN * rate or self.stopped_at is not None:
-            return replace(self, climb=climb, mark=now)
-        rung = int(math.log(n, STEP)) + 1
-        return replace(self, climb=(), mark=(0, 0.0), stopped_at=rung, retry_at_s=at_s + AGAIN_S)
+        now = typical(climb)
+        marked = replace(self, mark=(look.in_flight, now), climb=(), beyond=False)
+        if not n or look.in_flight < n * CLIMB_STEP or not look.growing or now > CLIMB_GAIN * rate:
+            return marked
+        return replace(marked, plateau=look.in_flight, again_at_s=look.at_s + AGAIN_S)
 
-    def measured(self, running: int, tok_per_s: float) -> Ladder:
-        """Return it with one more reading; a new rung or side begins with an empty window."""
-        rung = int(math.log(running, STEP))
-        if self.trial is not Trial.NARROW and abs(rung - self.rung) > 1:
-            return replace(self, rung=rung, rates=(), skip=SETTLE, below=0.0)
-        if self.trial is Trial.NARROW and running > self.graphs:
-            return replace(self, skip=SETTLE)
-        if rung == self.rung + 1 and self.trial is Trial.NONE and len(self.rates) >= WINDOW:
-            return replace(self, rung=rung, rates=(), skip=SETTLE, below=typical(self.rates))
+    def measured(self, look: Look) -> Ladder:
+        """Return it with the reading in the window of the side that it belongs to."""
+        if self.trial is Trial.NARROW:
+            if look.running > self.graphs:
+                return replace(self, skip=SETTLE)
+        elif abs((rung := int(math.log(look.running, STEADY))) - self.rung) > 1:
+            return replace(self, rung=rung, rates=(), skip=SETTLE)
         if self.skip:
             return replace(self, skip=self.skip - 1)
-        return replace(self, rates=(*self.rates[1 - WINDOW :], tok_per_s))
+        return replace(self, rates=(*self.rates[1 - WINDOW :], self.latest))
 
-    def judged(self, at_s: float, running: int, graphs: int, *, free: bool) -> Ladder:
-        """Return it with the judgement that a full window allows."""
+    def judged(self, look: Look) -> Ladder:
+        """Return it with what a full window decides about the smaller batch."""
         if len(self.rates) < WINDOW:
             return self
         rate = typical(self.rates)
         if self.trial is Trial.NARROW:
-            kept = rate > FASTER * self.wide
-            verdict = Trial.KEPT if kept else Trial.OVER
-            return replace(self, trial=verdict, rates=(), skip=SETTLE, retry_at_s=at_s + RETRY_S)
-        if self.trial is Trial.NONE and graphs < running < REACH * graphs:
+            verdict = Trial.KEPT if rate > FASTER * self.wide else Trial.OVER
+            retry_at_s = look.at_s + RETRY_S
+            return replace(self, trial=verdict, rates=(), skip=SETTLE, retry_at_s=retry_at_s)
+        if self.trial is Trial.NONE and look.graphs < look.running < REACH * look.graphs:
             return replace(
-                self, trial=Trial.NARROW, wide=rate, graphs=graphs, rates=(), skip=SETTLE
+                self, trial=Trial.NARROW, wide=rate, graphs=look.graphs, rates=(), skip=SETTLE
             )
-        if free and self.below and rate < GAIN * self.below and self.stopped_at is None:
-            return replace(self, stopped_at=self.rung, retry_at_s=at_s + AGAIN_S)
         return self
 
 

@@ -208,6 +208,19 @@ def test_growth_stops_at_the_plateau() -> None:
     assert state.places > 0
 
 
+def test_a_plateau_never_takes_away_what_is_in_flight() -> None:
+    """Quick answers: few run at each look, by chance more or fewer, and speed stays the same."""
+    state = begin(100 * WEIGHT, RULES)
+    for i in range(600):
+        seen = look(
+            float(i), in_flight=12, tokens=12 * WEIGHT, running=1 + i % 5, used_tokens=3000,
+            sent=1000 + i, ended=988 + i, tok_per_s=300.0 + i % 3,
+        )  # fmt: skip
+        state = step(state, seen, RULES)
+
+        assert state.places == 0 or state.places >= 12
+
+
 # -- on simulated servers
 
 
