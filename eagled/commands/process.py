@@ -95,6 +95,9 @@ def top(
     refresh: Annotated[float | None, typer.Option(help="Status requests a second.")] = None,
     readonly: Annotated[bool, typer.Option("--readonly", help="Keys change nothing.")] = False,
     ascii_only: Annotated[bool, typer.Option("--ascii", help="Draw with ASCII only.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Print one frame as text and leave.")
+    ] = False,
     config: ConfigOption = None,
 ) -> None:
     """Watch and steer the daemon in the terminal."""
@@ -107,6 +110,7 @@ def top(
         readonly=readonly,
         ascii_only=ascii_only or None,
         state_dir=client_state_dir(config),
+        once=once,
     )
     raise typer.Exit(code)
 

@@ -28,10 +28,10 @@ from eagled.clock import Clock, SystemClock
 from eagled.errors import EagledError, UnreachableError
 from eagled.printable import printable
 from eagled.tui import panels
-from eagled.tui.dialogs import MAX_LIMIT, MAX_PRIORITY, HelpScreen, NumberDialog
+from eagled.tui.dialogs import MAX_LIMIT, MAX_PRIORITY, NumberDialog
 from eagled.tui.lines import Line
 from eagled.tui.panels import View
-from eagled.tui.source import StatusSource, reason_of
+from eagled.tui.source import StatusSource, kind_of, reason_of
 from eagled.tui.state import Kind, Target, TopState
 from eagled.tui.tables import dataset_table, lane_table
 from eagled.tui.widgets import Header, Look, Panel, Table
@@ -157,7 +157,12 @@ class TopApp(App[int]):
                     yield Panel(_with_gap(build), look, own_height=True, widget_id=build.__name__)
                 yield Panel(panels.alarms, look, widget_id="alarms")
         yield Panel(lambda v, w, _: panels.compact(v, w), look, widget_id="compact")
+        yield from self.compose_pages()
         yield Header(self._keys, look, widget_id="keys")
+
+    def compose_pages(self) -> ComposeResult:
+        """Lay out what lies in the place of the first screen; a subclass has more views."""
+        yield from ()
 
     def on_mount(self) -> None:
         """Begin to ask, and to tell the time."""
@@ -202,7 +207,7 @@ class TopApp(App[int]):
             async with asyncio.timeout(ASK_TIMEOUT_S):
                 document = await self._source.status()
         except Exception as error:  # noqa: BLE001 - whatever it was, the screen stays and asks again
-            self.state.failed(reason_of(error))
+            self.state.failed(reason_of(error), kind_of(error))
             self.redraw()
         else:
             self.apply(document, asked_at)
@@ -210,13 +215,17 @@ class TopApp(App[int]):
 
     async def _ask_events(self, now: float) -> None:
         """Ask for new events now and then; a log that cannot be had is left as it is."""
-        if now - self._asked_events < EVENTS_EVERY_S or not self.query_one("#events").display:
+        if now - self._asked_events < EVENTS_EVERY_S or not self.wants_events():
             return
         self._asked_events = now
         with suppress(Exception):  # the status says whether the daemon is there
             async with asyncio.timeout(ASK_TIMEOUT_S):
                 self.state.take_events(await self._source.events(self.state.last_event))
             self.redraw()
+
+    def wants_events(self) -> bool:
+        """Whether the event log is on the screen."""
+        return bool(self.screen_stack[0].query_one("#events").display)
 
     def apply(self, document: object, asked_at: float | None = None) -> None:
         """Show a status document; one that breaks us is told in the header."""
@@ -232,8 +241,13 @@ class TopApp(App[int]):
             return
         view = self.state.view()
         for panel in self.screen_stack[0].query(Panel):
-            panel.show(view)
+            if self.shows(panel):
+                panel.show(view)
         self._share_height()
+
+    def shows(self, panel: Panel) -> bool:
+        """Whether a panel belongs to what is shown, at any size of the terminal."""
+        return panel.id is not None or panel.has_class("space")
 
     def _share_height(self) -> None:
         """Give the tables as many lines as they have rows, as far as there is room."""
@@ -269,14 +283,18 @@ class TopApp(App[int]):
                     ("   ? help  q quit", "dim"),
                 )
             ]
-        if view.link.kind in {"STALE", "CONNECTING"}:
+        if view.link.kind in {"STALE", "CONNECTING", "DENIED", "VERSION"}:
             return [
                 (
                     (" keys that change the run are off until the daemon answers", "warn"),
                     ("   ? help  q quit", "dim"),
                 )
             ]
-        return [((_KEYS_LINE, "dim"),)]
+        return [((self.keys_line(), "dim"),)]
+
+    def keys_line(self) -> str:
+        """Return the keys of the present view."""
+        return _KEYS_LINE
 
     def say(self, text: str, *, bad: bool = False) -> None:
         """Show a short message; never as markup."""
@@ -304,7 +322,7 @@ class TopApp(App[int]):
         if self._readonly:
             self.say("read-only: nothing was done", bad=True)
             return False
-        if self.state.stale:
+        if self.state.stale or self.state.word in {"DENIED", "VERSION"}:
             self.say("the daemon does not answer: nothing was done", bad=True)
             return False
         return True
@@ -361,10 +379,6 @@ class TopApp(App[int]):
         """Hold the picture still, or let it go on."""
         self.state.toggle_freeze()
         self.redraw()
-
-    def action_help(self) -> None:
-        """Show every key."""
-        self.push_screen(HelpScreen(key_list(), ascii_only=self.look.ascii_only))
 
     async def action_quit(self) -> None:
         """Leave; the daemon runs on."""
@@ -452,16 +466,14 @@ def stepped(kind: Kind, now: int, by: int) -> int | None:
     return min(max(now + by * size, 1), MAX_LIMIT)
 
 
-def key_list() -> list[tuple[str, str]]:
-    """Return every key of the screen and of its tables, as shown to people, with what it does."""
-    found = [b for b in (*TopApp.BINDINGS, *Table.BINDINGS) if isinstance(b, Binding)]
-    return [(" ".join(_shown(k) for k in b.key.split(",")), b.description) for b in found]
+_KEY_SIGNS = {"plus": "+", "equals_sign": "=", "minus": "-", "question_mark": "?", "slash": "/",
+              "colon": ":", "left_square_bracket": "[", "right_square_bracket": "]",
+              "left_curly_bracket": "{", "right_curly_bracket": "}",
+              "left_parenthesis": "(", "right_parenthesis": ")"}  # fmt: skip
 
 
-_KEY_SIGNS = {"plus": "+", "equals_sign": "=", "minus": "-", "question_mark": "?"}
-
-
-def _shown(key: str) -> str:
+def shown_key(key: str) -> str:
+    """Return a key as it stands on the keyboard."""
     return _KEY_SIGNS.get(key, key)
 
 

@@ -124,6 +124,99 @@ class HelpScreen(ModalScreen[None]):
         self.dismiss(None)
 
 
+class LineDialog(ModalScreen[str | None]):
+    """Ask for one line of text: a filter, words to find, a command."""
+
+    CSS = _CSS.format(name="LineDialog", width=72) + _FIELD_CSS.replace(
+        "NumberDialog", "LineDialog"
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "leave it as it is")]
+    ENABLE_COMMAND_PALETTE = False
+
+    def __init__(
+        self, title: str, about: Sequence[str], text: str = "", *, ascii_only: bool = False
+    ) -> None:
+        super().__init__()
+        self._title, self._about, self._text = title, about, text
+        self._ascii = ascii_only
+
+    def compose(self) -> ComposeResult:
+        """Lay out the question, the line and what it takes."""
+        line = Input(self._text, id="line", select_on_focus=True)
+        line.cursor_blink = False
+        line.styles.width = "100%"
+        with Vertical() as box:
+            if self._ascii:
+                box.styles.border = ("ascii", "ansi_default")
+            yield Static(Content(self._title))
+            yield line
+            yield Static(Content("\n".join(self._about)))
+
+    def on_mount(self) -> None:
+        """Begin in the line."""
+        self.query_one(Input).focus()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Close with the text."""
+        self.dismiss(event.value.strip())
+
+    def action_cancel(self) -> None:
+        """Close and change nothing."""
+        self.dismiss(None)
+
+
+class ConfirmDialog(ModalScreen[bool]):
+    """Say what would be done, and ask; Enter and Esc leave everything as it is.
+
+    `word` is what has to be typed for a change that takes data away; empty: the key y does.
+    """
+
+    CSS = _CSS.format(name="ConfirmDialog", width=72) + _FIELD_CSS.replace(
+        "NumberDialog", "ConfirmDialog"
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,n,enter", "answer(False)", "leave it as it is"),
+        Binding("y", "yes", "do it"),
+    ]
+    ENABLE_COMMAND_PALETTE = False
+
+    def __init__(self, lines: Sequence[str], *, word: str = "", ascii_only: bool = False) -> None:
+        super().__init__()
+        self._lines, self._word, self._ascii = lines, word, ascii_only
+
+    def compose(self) -> ComposeResult:
+        """Lay out what would be done and how to say yes."""
+        with Vertical() as box:
+            if self._ascii:
+                box.styles.border = ("ascii", "ansi_default")
+            yield Static(Content("\n".join(self._lines)))
+            if self._word:
+                field = Input("", id="word")
+                field.cursor_blink = False
+                yield Static(Content(f"\ntype  {self._word}  and Enter to confirm; Esc cancels"))
+                yield field
+            else:
+                yield Static(Content("\n[ Cancel ]      y does it"))
+
+    def on_mount(self) -> None:
+        """Begin in the field, if there is one."""
+        if self._word:
+            self.query_one(Input).focus()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Do it only if the word is right."""
+        self.dismiss(event.value.strip() == self._word)
+
+    def action_yes(self) -> None:
+        """Do it, unless a word is asked for."""
+        if not self._word:
+            self.dismiss(True)  # noqa: FBT003 - the dialog's answer
+
+    def action_answer(self, answer: bool) -> None:  # noqa: FBT001 - the binding's argument
+        """Close with an answer."""
+        self.dismiss(answer)
+
+
 _HELP = (
     "p, c, + and - act on the row under the cursor, in the table whose",
     "title is lit. Everything they do can be undone with u.",

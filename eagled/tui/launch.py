@@ -36,6 +36,7 @@ def run_top(
     readonly: bool = False,
     ascii_only: bool | None = None,
     state_dir: Path | None = None,
+    once: bool = False,
 ) -> int:
     """Run the screen until the operator leaves; return the process's exit code.
 
@@ -45,12 +46,18 @@ def run_top(
         readonly: keys that change the run are off.
         ascii_only: draw with ASCII characters; None: when the locale is not UTF-8.
         state_dir: where the daemon's last status lies; None: beside the socket.
+        once: print one frame as plain text, for logs, and leave.
 
     Returns:
         0, or 69 when a plain status was asked of a daemon that does not answer.
     """
     ascii_chars = not _utf8() if ascii_only is None else ascii_only
-    if not can_draw():
+    if not once and not can_draw():
+        sys.stderr.write(
+            "eagled top: this terminal cannot draw a screen; here is one frame. "
+            "`eagled status --watch` repeats, `eagled status --json` is for programs\n"
+        )
+    if once or not can_draw():
         return asyncio.run(print_plain(SocketSource(socket), ascii_only=ascii_chars))
     for stuck in ("COLUMNS", "LINES"):  # exported ones would hide the terminal's real size
         os.environ.pop(stuck, None)
@@ -60,10 +67,10 @@ def run_top(
     if colour:
         os.environ.pop("NO_COLOR", None)  # set but empty means colour; Textual takes it for a wish
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    from eagled.tui.app import TopApp
+    from eagled.tui.browse import BrowseApp
     from eagled.tui.widgets import Look
 
-    app = TopApp(
+    app = BrowseApp(
         SocketSource(socket),
         refresh_hz=_rate(refresh_hz),
         readonly=readonly,

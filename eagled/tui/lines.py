@@ -15,8 +15,12 @@ from rich.cells import cell_len
 
 from eagled.tui.text import fit
 
-Style = Literal["", "dim", "bold", "title", "ok", "warn", "bad", "spark", "bar"]
-STYLES: tuple[Style, ...] = ("", "dim", "bold", "title", "ok", "warn", "bad", "spark", "bar")
+Style = Literal[
+    "", "dim", "bold", "title", "ok", "warn", "bad", "spark", "bar", "trained", "special", "match"
+]
+STYLES: tuple[Style, ...] = (
+    "", "dim", "bold", "title", "ok", "warn", "bad", "spark", "bar", "trained", "special", "match",
+)  # fmt: skip
 Span = tuple[str, Style]
 Line = tuple[Span, ...]
 Row = TypeVar("Row")

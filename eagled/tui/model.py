@@ -77,6 +77,10 @@ class Lane:
     p95_s: float | None
     eta_s: float | None
     history: tuple[float, ...]
+    target: float | None = None
+    target_reason: str | None = None
+    share: float | None = None
+    limit_costs: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,21 +149,25 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """Something that a person should look at."""
+    """Something that a person should look at; `acknowledged` once one has."""
 
     level: str
     text: str
     since_ms: float | None
+    kind: str = ""
+    acknowledged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One line of the run's event log."""
+    """One line of the run's event log; `uid` is the user who caused it, -1 for eagled itself."""
 
     seq: int
     at_ms: float | None
     kind: str
     text: str
+    uid: int = -1
+    subject: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +189,9 @@ class Snapshot:
     extraction: Extraction | None
     disk: Disk | None
     alarms: tuple[Alarm, ...]
+    api: float | None = None
+    version: str | None = None
+    epoch: float | None = None
 
     @property
     def totals(self) -> Counts:
@@ -197,33 +208,37 @@ def add(*values: float | None) -> float | None:
     return sum(known) if known else None
 
 
-def _number(doc: Mapping[str, object], key: str) -> float | None:
+def number_of(doc: Mapping[str, object], key: str) -> float | None:
+    """Return a number of an object, None when it is none."""
     value = doc.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if abs(value) < _HUGE else None  # NaN compares false
 
 
-def _flag(doc: Mapping[str, object], key: str) -> bool | None:
+def flag_of(doc: Mapping[str, object], key: str) -> bool | None:
+    """Return a yes or no of an object, None when it is neither."""
     value = doc.get(key)
     return value if isinstance(value, bool) else None
 
 
-def _text(doc: Mapping[str, object], key: str, limit: int = TEXT_CHARS) -> str | None:
+def text_of(doc: Mapping[str, object], key: str, limit: int = TEXT_CHARS) -> str | None:
+    """Return a text of an object, printable and at most `limit` long; None when it is none."""
     value = doc.get(key)
     return printable(value, limit) if isinstance(value, str) and value else None
 
 
-def _mapping(value: object) -> Mapping[str, object]:
+def mapping_of(value: object) -> Mapping[str, object]:
+    """Return `value` if it is an object, else an empty one."""
     return value if isinstance(value, Mapping) else {}
 
 
 def _entries(value: object) -> Iterator[tuple[str, Mapping[str, object]]]:
     """Yield (name, entry) of a mapping by name, or of a list whose entries carry their name."""
     if isinstance(value, Mapping):
-        pairs = [(str(k), _mapping(v)) for k, v in list(value.items())[:MAX_ROWS]]
+        pairs = [(str(k), mapping_of(v)) for k, v in list(value.items())[:MAX_ROWS]]
     elif isinstance(value, list):
-        entries = [_mapping(v) for v in value[:MAX_ROWS]]
+        entries = [mapping_of(v) for v in value[:MAX_ROWS]]
         pairs = [(str(e.get("name") or e.get("url") or "?"), e) for e in entries]
     else:
         pairs = []
@@ -235,12 +250,12 @@ def _entries(value: object) -> Iterator[tuple[str, Mapping[str, object]]]:
 
 
 def _counts(doc: Mapping[str, object]) -> Counts:
-    return Counts(*(_number(doc, s) for s in STATES))
+    return Counts(*(number_of(doc, s) for s in STATES))
 
 
 def _series(value: object) -> tuple[float, ...]:
     points = value[-MAX_POINTS:] if isinstance(value, list) else []
-    numbers = (_number({"v": v}, "v") for v in points)
+    numbers = (number_of({"v": v}, "v") for v in points)
     return tuple(max(0.0, n) for n in numbers if n is not None)
 
 
@@ -248,17 +263,21 @@ def _lane(name: str, doc: Mapping[str, object]) -> Lane:
     return Lane(
         key=name,
         label=printable(name, NAME_CHARS),
-        paused=_flag(doc, "paused"),
-        limit=_number(doc, "limit"),
-        in_flight=_number(doc, "in_flight"),
-        context=_number(doc, "context"),
+        paused=flag_of(doc, "paused"),
+        limit=number_of(doc, "limit"),
+        in_flight=number_of(doc, "in_flight"),
+        context=number_of(doc, "context"),
         counts=_counts(doc),
-        out_rate=_number(doc, "out_tok_per_s"),
-        in_rate=_number(doc, "in_tok_per_s"),
-        p50_s=_number(doc, "p50_s"),
-        p95_s=_number(doc, "p95_s"),
-        eta_s=_number(doc, "eta_s"),
+        out_rate=number_of(doc, "out_tok_per_s"),
+        in_rate=number_of(doc, "in_tok_per_s"),
+        p50_s=number_of(doc, "p50_s"),
+        p95_s=number_of(doc, "p95_s"),
+        eta_s=number_of(doc, "eta_s"),
         history=_series(doc.get("history")),
+        target=number_of(doc, "target"),
+        target_reason=text_of(doc, "target_reason", limit=80),
+        share=number_of(doc, "share"),
+        limit_costs=number_of(doc, "limit_costs"),
     )
 
 
@@ -266,66 +285,68 @@ def _dataset(name: str, doc: Mapping[str, object]) -> Dataset:
     return Dataset(
         key=name,
         label=printable(name, NAME_CHARS),
-        paused=_flag(doc, "paused"),
-        priority=_number(doc, "priority"),
-        mode=_text(doc, "mode", limit=20),
-        complete=_flag(doc, "complete"),
+        paused=flag_of(doc, "paused"),
+        priority=number_of(doc, "priority"),
+        mode=text_of(doc, "mode", limit=20),
+        complete=flag_of(doc, "complete"),
         counts=_counts(doc),
-        eta_s=_number(doc, "eta_s"),
+        eta_s=number_of(doc, "eta_s"),
     )
 
 
 def _server(name: str, doc: Mapping[str, object]) -> Server:
     return Server(
         label=printable(name.removeprefix("http://"), NAME_CHARS),
-        state=_text(doc, "state", limit=20),
-        in_flight=_number(doc, "in_flight"),
-        running=_number(doc, "running"),
-        waiting=_number(doc, "waiting"),
-        kv_share=_number(doc, "kv_usage"),
-        out_rate=_number(doc, "gen_tok_per_s"),
-        faults=_number(doc, "faults"),
-        note=_text(doc, "error"),
+        state=text_of(doc, "state", limit=20),
+        in_flight=number_of(doc, "in_flight"),
+        running=number_of(doc, "running"),
+        waiting=number_of(doc, "waiting"),
+        kv_share=number_of(doc, "kv_usage"),
+        out_rate=number_of(doc, "gen_tok_per_s"),
+        faults=number_of(doc, "faults"),
+        note=text_of(doc, "error"),
     )
 
 
 def _extraction(doc: Mapping[str, object]) -> Extraction:
     return Extraction(
-        state=_text(doc, "state", limit=40),
-        paused=_flag(doc, "paused"),
-        workers=_number(doc, "workers"),
-        samples=_number(doc, "samples"),
-        shards=_number(doc, "shards"),
-        n_bytes=_number(doc, "bytes"),
-        bytes_per_token=_number(doc, "bytes_per_token"),
-        sample_rate=_number(doc, "samples_per_s"),
-        token_rate=_number(doc, "tok_per_s"),
-        eta_s=_number(doc, "eta_s"),
-        note=_text(doc, "reason"),
+        state=text_of(doc, "state", limit=40),
+        paused=flag_of(doc, "paused"),
+        workers=number_of(doc, "workers"),
+        samples=number_of(doc, "samples"),
+        shards=number_of(doc, "shards"),
+        n_bytes=number_of(doc, "bytes"),
+        bytes_per_token=number_of(doc, "bytes_per_token"),
+        sample_rate=number_of(doc, "samples_per_s"),
+        token_rate=number_of(doc, "tok_per_s"),
+        eta_s=number_of(doc, "eta_s"),
+        note=text_of(doc, "reason"),
     )
 
 
 def _disk(doc: Mapping[str, object], at_ms: float | None) -> Disk:
-    full_at = _number(doc, "full_at")
+    full_at = number_of(doc, "full_at")
     return Disk(
-        used=_number(doc, "used_bytes"),
-        free=_number(doc, "free_bytes"),
-        budget=_number(doc, "budget_bytes"),
-        reserve=_number(doc, "reserve_bytes"),
-        to_come=_number(doc, "projected_bytes"),
+        used=number_of(doc, "used_bytes"),
+        free=number_of(doc, "free_bytes"),
+        budget=number_of(doc, "budget_bytes"),
+        reserve=number_of(doc, "reserve_bytes"),
+        to_come=number_of(doc, "projected_bytes"),
         full_s=None if full_at is None or at_ms is None else max(0.0, full_at - at_ms) / 1000,
-        paused=_flag(doc, "paused"),
-        note=_text(doc, "reason"),
+        paused=flag_of(doc, "paused"),
+        note=text_of(doc, "reason"),
     )
 
 
 def _alarm(value: object) -> Alarm | None:
-    doc = _mapping(value)
-    text = _text(doc, "text") or _text(doc, "kind")
+    doc = mapping_of(value)
+    text = text_of(doc, "text") or text_of(doc, "kind")
     if text is None:
         return None
-    level = (_text(doc, "level", limit=10) or "warn").lower()
-    return Alarm(level, text, _number(doc, "since_ms"))
+    level = (text_of(doc, "level", limit=10) or "warn").lower()
+    kind = doc.get("kind")
+    seen = flag_of(doc, "acknowledged") is True
+    return Alarm(level, text, number_of(doc, "since_ms"), str(kind or ""), seen)
 
 
 def _alarms(value: object) -> tuple[Alarm, ...]:
@@ -335,29 +356,34 @@ def _alarms(value: object) -> tuple[Alarm, ...]:
 
 def parse_event(row: object) -> Event | None:
     """Return an event of the log, None when it has no number."""
-    doc = _mapping(row)
-    seq = _number(doc, "seq")
+    doc = mapping_of(row)
+    seq = number_of(doc, "seq")
     if seq is None:
         return None
-    parts = (_text(doc, "subject", limit=NAME_CHARS), _text(doc, "detail"))
+    parts = (text_of(doc, "subject", limit=NAME_CHARS), text_of(doc, "detail"))
     text = printable("  ".join(p for p in parts if p), TEXT_CHARS)
-    return Event(int(seq), _number(doc, "at_ms"), _text(doc, "kind", limit=24) or "?", text)
+    kind, uid = text_of(doc, "kind", limit=24) or "?", number_of(doc, "uid")
+    who = -1 if uid is None else int(uid)
+    return Event(int(seq), number_of(doc, "at_ms"), kind, text, who, parts[0] or "")
 
 
 def parse_status(doc: object) -> Snapshot:
     """Return the snapshot that a status document holds; never raises for any JSON value."""
-    top = _mapping(doc)
-    at_ms = _number(top, "at_ms")
+    top = mapping_of(doc)
+    at_ms = number_of(top, "at_ms")
     return Snapshot(
-        run=_text(top, "run", limit=64),
-        phase=_text(top, "phase", limit=60),
+        run=text_of(top, "run", limit=64),
+        phase=text_of(top, "phase", limit=60),
         at_ms=at_ms,
-        uptime_s=_number(top, "uptime_s"),
-        oldest_s=_number(top, "oldest_running_s"),
+        uptime_s=number_of(top, "uptime_s"),
+        oldest_s=number_of(top, "oldest_running_s"),
         lanes=tuple(_lane(n, e) for n, e in _entries(top.get("lanes"))),
         datasets=tuple(_dataset(n, e) for n, e in _entries(top.get("datasets"))),
         servers=tuple(_server(n, e) for n, e in _entries(top.get("servers"))),
-        extraction=_extraction(_mapping(top["extraction"])) if top.get("extraction") else None,
-        disk=_disk(_mapping(top["disk"]), at_ms) if top.get("disk") else None,
+        extraction=_extraction(mapping_of(top["extraction"])) if top.get("extraction") else None,
+        disk=_disk(mapping_of(top["disk"]), at_ms) if top.get("disk") else None,
         alarms=_alarms(top.get("alarms")),
+        api=number_of(top, "api"),
+        version=text_of(top, "version", limit=40),
+        epoch=number_of(top, "epoch"),
     )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from rich.cells import cell_len
 
+from eagled.tui.desk import BAD_EVENTS, Desk
 from eagled.tui.lines import Line, Span, clip, plain, rule, spread
 from eagled.tui.model import Alarm, Counts, Disk, Event, Extraction, Server, Snapshot
 from eagled.tui.tables import DatasetRow, LaneRow, sum_series
@@ -41,7 +42,9 @@ class Link:
     `reason` tell of a daemon that does not answer; `problem` of a document that cannot be shown.
     """
 
-    kind: Literal["CONNECTING", "LIVE", "STALE", "FROZEN"]
+    kind: Literal[
+        "CONNECTING", "LIVE", "LAGGING", "STALE", "FROZEN", "RESTARTED", "VERSION", "DENIED", "DEMO"
+    ]
     age_s: float | None = None
     tries: int = 0
     down_s: float = 0.0
@@ -60,6 +63,10 @@ class View:
     events: tuple[Event, ...]
     span_s: float
     now_ms: int
+    desk: Desk = field(default_factory=Desk)
+    current: str = "overview"
+    match: tuple[int, int] | None = None
+    marks: frozenset[str] = field(default_factory=frozenset)
 
     @property
     def total_series(self) -> tuple[float, ...]:
@@ -70,16 +77,21 @@ class View:
 BuildPanel = Callable[[View, int, int], list[Line]]
 
 
-def _clock(ms: float | None) -> str:
+def clock_text(ms: float | None) -> str:
+    """Return a local time of day."""
     return "--:--:--" if ms is None else time.strftime("%H:%M:%S", time.localtime(ms / 1000))
 
 
 def _link_span(link: Link) -> Span:
-    if link.kind == "LIVE":
-        return f"LIVE {duration(link.age_s)}", "ok"
+    if link.kind in {"LIVE", "DEMO", "RESTARTED"}:
+        return f"{link.kind} {duration(link.age_s)}", "ok"
     if link.age_s is None:
         return link.kind, "warn"
-    return f"{link.kind} {link.age_s:.0f} s", "bad" if link.kind == "STALE" else "warn"
+    return f"{link.kind} {link.age_s:.0f} s", "bad" if link.kind in {
+        "STALE",
+        "VERSION",
+        "DENIED",
+    } else "warn"
 
 
 def header(view: View, width: int) -> list[Line]:
@@ -90,9 +102,11 @@ def header(view: View, width: int) -> list[Line]:
         (f"  !{n_alarms} alarm{'s' * (n_alarms != 1)} ", "warn") if n_alarms else (" ", "")
     )
     left: Line = ((" eagled top", "title"), (" ▸ ", "dim"), (snapshot.run or MISSING, "bold"))
+    if view.current != "overview":
+        left = (*left, (f" ▸ {view.current}", "bold"))
     right: Line = (
         _link_span(view.link),
-        (f"  up {duration(snapshot.uptime_s)}  {_clock(view.now_ms)}", "dim"),
+        (f"  up {duration(snapshot.uptime_s)}  {clock_text(view.now_ms)}", "dim"),
         alarms,
     )
     return [spread(left, right, width), clip(_second_line(view, width), width)]
@@ -264,14 +278,15 @@ def _alarm_style(alarm: Alarm) -> Literal["bad", "warn", "dim"]:
     return "dim" if alarm.level in {"info", "note"} else "warn"
 
 
-def _alarm_head(alarm: Alarm) -> Line:
-    since = "" if alarm.since_ms is None else f" {_clock(alarm.since_ms)[:5]}"
+def alarm_head(alarm: Alarm) -> Line:
+    """Return the level of an alarm and since when it holds."""
+    since = "" if alarm.since_ms is None else f" {clock_text(alarm.since_ms)[:5]}"
     return ((f"  {alarm.level.upper():<5}", _alarm_style(alarm)), (f"{since}  ", "dim"))
 
 
 def _alarm_lines(alarm: Alarm, width: int) -> list[Line]:
     """An alarm in one or two lines."""
-    head = _alarm_head(alarm)
+    head = alarm_head(alarm)
     indent = cell_len(plain(head))
     room = max(1, width - indent)
     first, rest = wrapped(alarm.text, room)
@@ -319,17 +334,15 @@ def event_log(view: View, width: int, height: int) -> list[Line]:
     lines = [rule("EVENTS", width)]
     room = max(0, height - 1)
     for event in reversed(view.events[-room:] if room else ()):
-        at: Span = (f"  {_clock(event.at_ms)}  ", "dim")
-        kind: Span = (fit(event.kind, 20), _event_style(event.kind))
+        at: Span = (f"  {clock_text(event.at_ms)}  ", "dim")
+        kind: Span = (fit(event.kind, 20), event_style(event.kind))
         lines.append(clip((at, kind, (event.text, "")), width))
     return lines if view.events else [*lines, _pair("none yet")]
 
 
-_BAD_EVENTS = {"worker_died", "server_down", "server_stuck", "server_refused", "disk_low", "alarm"}
-
-
-def _event_style(kind: str) -> Literal["bad", ""]:
-    return "bad" if kind in _BAD_EVENTS else ""
+def event_style(kind: str) -> Literal["bad", ""]:
+    """Return how a kind of event is drawn."""
+    return "bad" if kind in BAD_EVENTS else ""
 
 
 def _mean(series: Sequence[float]) -> float | None:
@@ -345,7 +358,7 @@ def compact(view: View, width: int) -> list[Line]:
         _compact_extraction(snapshot.extraction),
         _compact_disk(snapshot.disk, width),
         _compact_rate(view),
-        (*_alarm_head(snapshot.alarms[0]), (snapshot.alarms[0].text, ""))
+        (*alarm_head(snapshot.alarms[0]), (snapshot.alarms[0].text, ""))
         if snapshot.alarms
         else ((" no alarms", "dim"),),
     ]

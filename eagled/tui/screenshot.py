@@ -31,6 +31,10 @@ class _Still:
         del after
         return ()
 
+    async def get(self, path: str, query: Mapping[str, str | int]) -> object:
+        del path, query
+        return {}
+
     async def post(self, path: str, body: Mapping[str, object]) -> object:
         del path, body
         return {}
@@ -49,13 +53,13 @@ async def picture(
     """Return the SVG of the first screen at `width` x `height` cells."""
     from rich.terminal_theme import TerminalTheme
 
-    from eagled.tui.app import TopApp
+    from eagled.tui.browse import BrowseApp
     from eagled.tui.svg import tidy
 
     made = document.get("at_ms")
     clock = FakeClock(made if isinstance(made, int) else FakeClock().now_ms())
     clock.advance(0.2)
-    app = TopApp(_Still(), clock=clock, refresh_hz=None)
+    app = BrowseApp(_Still(), clock=clock, refresh_hz=None)
     app.ansi_theme_dark = TerminalTheme(
         (24, 27, 33),
         (205, 209, 216),

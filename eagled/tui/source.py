@@ -7,18 +7,18 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from eagled.errors import UnreachableError
+from eagled.errors import UnreachableError, UsageError
 
 if TYPE_CHECKING:
     from eagled.control.client import ControlClient
 
-_EVENTS_AT_ONCE = 200  # of a long log only its end is shown
+_EVENTS_AT_ONCE = 1000  # of a long log only its end is shown
 
 
 class StatusSource(Protocol):
-    """The two things that the screen asks of a daemon."""
+    """What the screen asks of a daemon."""
 
     async def status(self) -> Mapping[str, object]:
         """Return the status document.
@@ -29,6 +29,13 @@ class StatusSource(Protocol):
 
     async def events(self, after: int) -> Sequence[Mapping[str, object]]:
         """Return the newest events with a number above `after`, in order.
+
+        Raises:
+            EagledError: if the daemon refuses or does not answer.
+        """
+
+    async def get(self, path: str, query: Mapping[str, str | int]) -> object:
+        """Return the answer of another read-only call.
 
         Raises:
             EagledError: if the daemon refuses or does not answer.
@@ -72,9 +79,13 @@ class SocketSource:
     async def events(self, after: int) -> Sequence[Mapping[str, object]]:
         """Return the end of the event log."""
         newest: deque[Mapping[str, object]] = deque(maxlen=_EVENTS_AT_ONCE)
-        async for row in (await self._connected()).events(after):
+        async for row in (await self._connected()).events(after, last=_EVENTS_AT_ONCE):
             newest.append(row)
         return tuple(newest)
+
+    async def get(self, path: str, query: Mapping[str, str | int]) -> object:
+        """Ask one thing."""
+        return await (await self._connected()).get(path, **query)
 
     async def post(self, path: str, body: Mapping[str, object]) -> object:
         """Send one change."""
@@ -103,3 +114,13 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, UnreachableError):
         return str(error)
     return f"{type(error).__name__}: {error}"
+
+
+def kind_of(error: BaseException) -> Literal["", "DENIED", "VERSION"]:
+    """Return whether a failed request means no permission or another version."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(getattr(seen, "os_error", seen), PermissionError):
+            return "DENIED"
+        seen = seen.__cause__
+    return "VERSION" if isinstance(error, UsageError) and "control API" in str(error) else ""

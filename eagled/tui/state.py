@@ -14,14 +14,17 @@ from typing import Literal
 
 from eagled.clock import Clock
 from eagled.printable import printable
+from eagled.tui.desk import Desk
 from eagled.tui.model import HISTORY_STEP_S, Event, Lane, Snapshot, parse_event, parse_status
 from eagled.tui.panels import Link, View
 from eagled.tui.tables import DatasetRow, LaneRow
 
 POINT_S = HISTORY_STEP_S  # one point of a history covers this long
 POINTS = 180  # a quarter of an hour, as the daemon keeps
-STALE_S = 3.0  # age from which a snapshot is called stale
-KEPT_EVENTS = 200  # more than any screen has lines
+LAG_S = 2.5  # age from which a snapshot is called late
+STALE_S = 5.0  # age from which its numbers are too old to act upon
+RESTART_S = 10.0  # how long the header tells of a restart
+KEPT_EVENTS = 1000  # bounded: a screen may stay open for weeks
 _SETTLE_S = 3.0  # a change that no snapshot shows by then is no longer marked as on its way
 
 Kind = Literal["lane", "dataset"]
@@ -82,6 +85,7 @@ class _Wait:
 
 
 EMPTY = parse_status({})
+API = 1  # of the control API that this screen speaks: `API_VERSION` of eagled/control/protocol.py
 
 
 class TopState:
@@ -90,9 +94,15 @@ class TopState:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.snapshot: Snapshot = EMPTY
+        self.desk = Desk()
+        self.current = "overview"
+        self.match: tuple[int, int] | None = None
+        self.marks: set[str] = set()
+        self.word: Literal["", "DENIED", "VERSION", "DEMO"] = ""
         self.problem = ""
         self.reason = ""
         self.tries = 0
+        self._restarted_at: float | None = None
         self._down_since: float | None = None
         self._received: float | None = None
         self._frozen_at: float | None = None
@@ -106,7 +116,12 @@ class TopState:
     def take(self, document: object, asked_at: float | None = None) -> None:
         """Make a status document the newest snapshot."""
         now = self.clock.monotonic()
-        self.snapshot = parse_status(document)
+        before, self.snapshot = self.snapshot.epoch, parse_status(document)
+        if before is not None and self.snapshot.epoch not in (before, None):
+            self._restarted_at = now
+        self.word = self.word if self.word == "DEMO" else ""
+        if self.snapshot.api not in (None, API):
+            self.word = "VERSION"
         self._received = now
         self.problem = self.reason = ""
         self.tries, self._down_since = 0, None
@@ -129,8 +144,9 @@ class TopState:
         """The number of the newest event that is known."""
         return self._events[-1].seq if self._events else 0
 
-    def failed(self, reason: str) -> None:
-        """Note that the daemon did not answer."""
+    def failed(self, reason: str, word: Literal["", "DENIED", "VERSION"] = "") -> None:
+        """Note that the daemon did not answer; `word` names a cause that lasts."""
+        self.word = word
         self.tries += 1
         self.reason = printable(reason, 200)
         if self._down_since is None:
@@ -152,7 +168,7 @@ class TopState:
     def stale(self) -> bool:
         """Whether the numbers are too old to act upon."""
         age = self.age_s
-        return self._received is None or age is None or age > STALE_S
+        return self._received is None or age is None or age >= STALE_S
 
     @property
     def frozen(self) -> bool:
@@ -177,9 +193,16 @@ class TopState:
         base = Link("LIVE", self.age_s, self.tries, down, self.reason, self.problem)
         if self._frozen_at is not None:
             return replace(base, kind="FROZEN", age_s=now - self._frozen_at)
+        if self.word:
+            return replace(base, kind=self.word)
         if self._received is None and self.age_s is None:
             return replace(base, kind="CONNECTING")
-        return replace(base, kind="STALE") if self.stale else base
+        if self.stale:
+            return replace(base, kind="STALE")
+        if self._restarted_at is not None and now - self._restarted_at < RESTART_S:
+            return replace(base, kind="RESTARTED")
+        late = self.age_s is not None and self.age_s > LAG_S
+        return replace(base, kind="LAGGING") if late else base
 
     # --- changes on their way
 
@@ -238,7 +261,10 @@ class TopState:
         datasets = tuple(DatasetRow(d, self._waits_of("dataset", d.key)) for d in snapshot.datasets)
         told = max((len(lane.history) for lane in snapshot.lanes), default=0)
         span = told * HISTORY_STEP_S or history.span_s
-        return View(snapshot, self.link(), lanes, datasets, events, span, self.clock.now_ms())
+        return View(
+            snapshot, self.link(), lanes, datasets, events, span, self.clock.now_ms(),
+            self.desk, self.current, self.match, frozenset(self.marks),
+        )  # fmt: skip
 
     def target(self, kind: Kind, key: str) -> Target | None:
         """Return the row that a key acts on as it is shown now; None when it is gone."""

@@ -22,8 +22,8 @@ _DAY_S = 86_400
 _SIZE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _ASCII = dict(
     zip(
-        "▁▂▃▄▅▆▇█░▒━─│▸●○✓◂·–…→×≥⸢⸥",  # noqa: RUF001 - signs on the screen
-        "_.-:=+*#.==-|>*ov<.-~>x><>",
+        "▁▂▃▄▅▆▇█░▒━─│▸●○✓◂·–…→×≥⸢⸥⟦⟧┃⏎⇥◦",  # noqa: RUF001 - signs on the screen
+        "_.-:=+*#.==-|>*ov<.-~>x><>[]|$>o",
         strict=True,
     )
 )

@@ -36,6 +36,9 @@ _COLOUR: dict[Style, RichStyle] = {
     "bad": RichStyle(bold=True, color="red"),
     "spark": RichStyle(color="cyan"),
     "bar": RichStyle(color="blue"),
+    "trained": RichStyle(underline=True),
+    "special": RichStyle(bold=True, color="magenta"),
+    "match": RichStyle(reverse=True, bold=True),
 }
 _NO_COLOUR: dict[Style, RichStyle] = {
     "": RichStyle(),
@@ -47,6 +50,9 @@ _NO_COLOUR: dict[Style, RichStyle] = {
     "bad": RichStyle(bold=True, reverse=True),
     "spark": RichStyle(),
     "bar": RichStyle(),
+    "trained": RichStyle(underline=True),
+    "special": RichStyle(bold=True),
+    "match": RichStyle(reverse=True, bold=True),
 }
 _CURSOR = RichStyle(reverse=True, bold=True)  # one style: colours under reverse are hard to read
 
@@ -121,7 +127,7 @@ class Panel(Widget):
     def show(self, view: View) -> None:
         """Draw a new view; only what differs is sent to the terminal."""
         self._view = view
-        dimmed = self.dims and view.link.kind in {"STALE", "CONNECTING"}
+        dimmed = self.dims and view.link.kind in {"STALE", "CONNECTING", "DENIED", "VERSION"}
         if dimmed != self._dimmed:
             self._dimmed = dimmed
             self.refresh()

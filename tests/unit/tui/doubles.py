@@ -12,7 +12,7 @@ from textual.app import App
 from textual.pilot import Pilot
 
 from eagled.clock import FakeClock
-from eagled.tui.app import TopApp
+from eagled.tui.browse import BrowseApp
 from eagled.tui.model import parse_status
 from eagled.tui.panels import View
 from eagled.tui.state import TopState
@@ -40,6 +40,8 @@ class FakeSource:
         self.post_error: Exception | None = None
         self.posts: list[tuple[str, dict[str, object]]] = []
         self.reply: object = {}
+        self.answers: dict[str, object] = {}
+        self.gets: list[tuple[str, dict[str, str | int]]] = []
         self.asked = 0
         self.closed = False
 
@@ -53,6 +55,13 @@ class FakeSource:
     async def events(self, after: int) -> Sequence[Mapping[str, object]]:
         """Return the example events above `after`."""
         return [e for e in EVENTS if e["seq"] > after]
+
+    async def get(self, path: str, query: Mapping[str, str | int]) -> object:
+        """Return what `answers` has for the path."""
+        self.gets.append((path, dict(query)))
+        if self.error is not None:
+            raise self.error
+        return self.answers.get(path, {})
 
     async def post(self, path: str, body: Mapping[str, object]) -> object:
         """Keep the change."""
@@ -68,12 +77,12 @@ class FakeSource:
 
 def make_app(
     source: FakeSource | None = None, *, readonly: bool = False, look: Look | None = None
-) -> tuple[TopApp, FakeSource, FakeClock]:
+) -> tuple[BrowseApp, FakeSource, FakeClock]:
     """Return a screen that asks only when told to, its daemon and its clock."""
     source = source or FakeSource()
     clock = FakeClock(AT_MS)
     clock.advance(0.2)
-    app = TopApp(source, clock=clock, refresh_hz=None, readonly=readonly, look=look)
+    app = BrowseApp(source, clock=clock, refresh_hz=None, readonly=readonly, look=look)
     return app, source, clock
 
 

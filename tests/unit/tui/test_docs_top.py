@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from eagled.tui.app import key_list
+from eagled.tui.browse import key_list
 from eagled.tui.screenshot import picture
 from eagled.tui.svg import tidy
 from eagled.tui.tables import DATASET_COLUMNS, LANE_COLUMNS
