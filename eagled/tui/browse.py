@@ -219,6 +219,7 @@ class BrowseApp(TopApp):
             async with asyncio.timeout(2 * ASK_TIMEOUT_S):
                 await _ASKERS[name](self)
             desk.problems.pop(name, None)
+            desk.known.add(name)
         except Exception as error:  # noqa: BLE001 - told in the view; the rest goes on
             desk.problems[name] = printable(reason_of(error), 200)
         self.redraw()
@@ -319,6 +320,7 @@ class BrowseApp(TopApp):
 
     def _list(self, wanted: Wanted) -> None:
         self.state.desk.look_for(wanted)
+        self.state.desk.known.discard("samples")
         self.state.marks.clear()
         if self.state.current == "samples":
             self._asked_at.pop("samples", None)

@@ -77,6 +77,11 @@ class Desk:
     level: str = "all"
     find: str = ""
     problems: dict[str, str] = field(default_factory=dict)
+    known: set[str] = field(default_factory=set)
+
+    def empty(self, name: str, words: str) -> str:
+        """Return what a view without rows says: nothing is claimed before the daemon has told."""
+        return words if name in self.known else "the daemon has not told yet"
 
     def look_for(self, wanted: Wanted) -> None:
         """List other samples, from the first."""

@@ -59,7 +59,7 @@ def total_of(lanes: Sequence[Lane]) -> Total:
     """Return the time left over all lanes; paused ones are left out and counted."""
     running = [lane for lane in lanes if not lane.paused]
     timed = [(lane.eta_s, lane.key, lane.out_rate or 0.0) for lane in running
-             if lane.eta_s is not None]  # fmt: skip
+             if lane.eta_s]  # fmt: skip
     paused = sum(bool(lane.paused and lane.counts.open) for lane in lanes)
     if not timed:
         return Total(None, None, None, paused)

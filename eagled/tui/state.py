@@ -282,5 +282,5 @@ class TopState:
 
 def _critical(lanes: tuple[Lane, ...]) -> str | None:
     """The running lane that ends last, if there is more than one to compare."""
-    timed = [(lane.eta_s, lane.key) for lane in lanes if lane.eta_s is not None and not lane.paused]
+    timed = [(lane.eta_s, lane.key) for lane in lanes if lane.eta_s and not lane.paused]
     return max(timed)[1] if len(timed) > 1 else None

@@ -67,7 +67,7 @@ def _lane_eta(row: LaneRow, _: int) -> Span:
         return "… ", "warn"
     if lane.paused:
         return f"{PAUSED} ", "warn"
-    if lane.eta_s is None and lane.counts.open == 0 and lane.counts.done:
+    if not lane.eta_s and lane.counts.open == 0 and lane.counts.done:
         return "done ", "ok"
     return duration(lane.eta_s) + ("◂" if row.critical else " "), "bold" if row.critical else ""
 

@@ -61,7 +61,9 @@ def total_lines(view: View) -> list[Line]:
     """Return when everything is through, and which lane decides that."""
     total = total_of(view.snapshot.lanes)
     if total.at_rates is None:
-        why = "paused" if total.paused else "not known yet: too little was measured"
+        left = any(lane.counts.open for lane in view.snapshot.lanes)
+        unknown = "not known yet: too little was measured" if left else "nothing is left to answer"
+        why = "paused" if total.paused else unknown
         return [_fact("all lanes", (why, "dim"))]
     lines = [
         _fact("all lanes", (duration(total.at_rates), "bold"), (" at each lane's rate", "dim"))
@@ -158,9 +160,10 @@ def samples(view: View, width: int, _: int, selected: str | None) -> PageText:
     page = f"page {len(desk.starts)}, {len(rows)} shown"
     top = [*_problem(desk, "samples"), (("  filter ", "dim"), (desk.wanted.words(), "bold"),
            (f"   {page}", "dim"))]  # fmt: skip
+    empty = desk.empty("samples", "no sample matches; / filters")
     return PageText("SAMPLES", [s.uid for s in rows],
                     lambda i: row_line(sized, (rows[i], view.now_ms)), top, head_line(sized),
-                    bottom, "no sample matches; / filters", marks=view.marks)  # fmt: skip
+                    bottom, empty, marks=view.marks)  # fmt: skip
 
 
 # --- failures
@@ -191,7 +194,7 @@ def price(cause: Cause) -> str:
 
 def failures(view: View, width: int, _: int, selected: str | None) -> PageText:
     """Return what was given up, by cause, and the price of trying again."""
-    rows = view.desk.causes
+    desk, rows = view.desk, view.desk.causes
     sized = choose(_CAUSE_COLUMNS, width - 1)
     chosen = next((c for c in rows if c.key == selected), None)
     bottom: list[Line] = []
@@ -203,8 +206,9 @@ def failures(view: View, width: int, _: int, selected: str | None) -> PageText:
     total = sum(c.n or 0 for c in rows)
     top = [*_problem(view.desk, "failures"), (("  given up ", "dim"), (count(total), "bold"),
            (f"   in {len(rows)} groups", "dim"))]  # fmt: skip
+    empty = desk.empty("failures", "nothing was given up")
     return PageText("FAILURES BY CAUSE", [c.key for c in rows], lambda i: row_line(sized, rows[i]),
-                    top, head_line(sized), bottom, "nothing was given up")  # fmt: skip
+                    top, head_line(sized), bottom, empty)  # fmt: skip
 
 
 # --- disk
@@ -318,7 +322,11 @@ def training(view: View, width: int, height: int, _: str | None) -> PageText:
     found, desk = view.desk.training, view.desk
     top = _problem(desk, "training")
     if found is None or found.name is None:
-        return PageText("TRAINING", top=top, empty="no run yet: `eagled train` begins one")
+        return PageText(
+            "TRAINING",
+            top=top,
+            empty=desk.empty("training", "no run yet: `eagled train` begins one"),
+        )
     last = found.steps[-1] if found.steps else None
     age = None if found.updated_ms is None else max(0.0, (view.now_ms - found.updated_ms) / 1000)
     state = "done" if found.done else f"wrote {duration(age)} ago"

@@ -162,6 +162,18 @@ async def test_a_view_that_gets_no_answer_says_so() -> None:
     assert "LIVE" in text
 
 
+async def test_nothing_is_claimed_without_an_answer() -> None:
+    """A view whose question was never answered does not say that there is nothing."""
+    source = _source()
+    source.error = UnreachableError("gone")
+    app, _, _ = make_app(source)
+    async with app.run_test(size=(80, 24)) as pilot:
+        text = await _at(app, pilot, "failures")
+
+    assert "nothing was given up" not in text
+    assert "the daemon has not told yet" in text
+
+
 async def _refuses(*_: object) -> object:
     raise UsageError("broken")
 
