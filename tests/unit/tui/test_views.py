@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,14 @@ def _source(**answers: object) -> FakeSource:
     source = FakeSource()
     source.answers = {**ANSWERS, **answers}
     return source
+
+
+def _shows(app: BrowseApp, view: str) -> bool:
+    return app.state.current == view
+
+
+def _has_size(app: BrowseApp, size: tuple[int, int]) -> bool:
+    return _size(screen_text(app)) == size
 
 
 async def _at(app: BrowseApp, pilot: Pilot[Any], view: str) -> str:
@@ -117,7 +126,7 @@ async def test_every_connection_state(state: str) -> None:
         await _bring_about(app, state, source, clock)
         for size in SIZES:
             await pilot.resize_terminal(*size)
-            await wait_for(pilot, lambda size=size: _size(screen_text(app)) == size)
+            await wait_for(pilot, partial(_has_size, app, size))
             for _ in range(3):
                 app.redraw()
                 await pilot.pause()
@@ -149,7 +158,7 @@ async def test_a_view_that_gets_no_answer_says_so() -> None:
     app, _, clock = make_app(source)
     async with app.run_test(size=(160, 50)) as pilot:
         await _at(app, pilot, "failures")
-        before, source.get = source.get, _refuses  # type: ignore[method-assign] # a daemon that breaks
+        before, source.get = source.get, _refuses  # type: ignore[assignment,method-assign] # a daemon that breaks
         clock.advance(60)
         source.document = status(at_ms=AT_MS + 60_000)
         await app.ask()
@@ -251,7 +260,7 @@ async def test_from_failures_to_the_sample_and_back() -> None:
         await wait_for(pilot, lambda: app.state.current == "inspector")
         for name in ("samples", "failures", "overview", "overview"):
             await pilot.press("escape")
-            await wait_for(pilot, lambda name=name: app.state.current == name)
+            await wait_for(pilot, partial(_shows, app, name))
 
     assert ("failed", "too_many_failures") == (query["state"], query["reason"])
 
