@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 
 import orjson
 
+from eagled.children import foreign_env
 from eagled.daemon_runtime import AlarmBoard
 from eagled.printable import printable
 from eagled.status import Alarm
@@ -89,6 +90,7 @@ class AlarmCommand:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
                 start_new_session=True,
+                env=foreign_env(),
             )
         except OSError as exc:
             logger.error("daemon.on_alarm: cannot run %s: %s", self._command[0], exc)  # noqa: TRY400 - the cause is outside

@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from eagled.children import rotate, tail_of
 from eagled.config import Config
 
 logger = logging.getLogger(__name__)
@@ -162,7 +163,7 @@ class Supervisor:
                 return
             if loop.time() - began > HEALTHY_S:
                 wait_s = BACKOFF_FIRST_S
-            await self._report(WorkerExit(spec.name, pid, code, _tail(spec.log)))
+            await self._report(WorkerExit(spec.name, pid, code, tail_of(spec.log, _TAIL_BYTES)))
             await asyncio.sleep(wait_s)
             wait_s = min(wait_s * 2, BACKOFF_MAX_S)
 
@@ -170,7 +171,7 @@ class Supervisor:
         return self._stopping
 
     async def _run_once(self, spec: WorkerSpec) -> tuple[int, int]:
-        _rotate(spec.log)
+        rotate(spec.log, LOG_BYTES)
         with spec.log.open("ab") as out:
             process = await asyncio.create_subprocess_exec(
                 *spec.argv,
@@ -194,20 +195,3 @@ class Supervisor:
             await self.on_exit(ended)
         except Exception:
             logger.exception("cannot record the end of a worker name=%s", ended.name)
-
-
-def _rotate(log: Path) -> None:
-    log.parent.mkdir(parents=True, exist_ok=True)
-    if log.exists() and log.stat().st_size > LOG_BYTES:
-        log.replace(log.with_suffix(".log.1"))
-
-
-def _tail(log: Path) -> str:
-    """Return the last lines of a log, for the message about the worker's end."""
-    try:
-        with log.open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - _TAIL_BYTES))
-            return file.read().decode("utf-8", "replace").strip()
-    except OSError:
-        return ""

@@ -15,7 +15,8 @@ import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from eagled.server.launch import Running, boot_id, end_group, own_env, start_ticks
+from eagled.children import foreign_env
+from eagled.server.launch import Running, boot_id, end_group, start_ticks
 
 REFUSED = 78  # it came up, and is not what was asked for
 _LOOK_S = 1.0
@@ -39,7 +40,7 @@ async def run_server(argv: Sequence[str], env: Mapping[str, str], watched: Watch
     child = await asyncio.create_subprocess_exec(
         *argv,
         stdin=asyncio.subprocess.DEVNULL,
-        env={**own_env(), **env},
+        env={**foreign_env(), **env},
         start_new_session=True,
         preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),
     )

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import orjson
 
+from eagled.children import foreign_env, rotate, tail_of
 from eagled.clock import Clock
 from eagled.printable import printable
 
@@ -218,7 +219,7 @@ class Launcher:
     async def _spawn(self) -> Running:
         launch = self.launch
         launch.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        rotate(launch.log)
+        rotate(launch.log, LOG_BYTES)
         self._given_up = ""
         with launch.log.open("ab") as out:
             self._child = await asyncio.create_subprocess_exec(
@@ -226,7 +227,7 @@ class Launcher:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=out,
                 stderr=asyncio.subprocess.STDOUT,
-                env={**own_env(), **launch.env},
+                env={**foreign_env(), **launch.env},
                 start_new_session=True,
             )
         self.starts += 1
@@ -266,7 +267,7 @@ class Launcher:
         code = "unknown"
         if self._child is not None:
             code = str(await self._child.wait())
-        tail = await asyncio.to_thread(tail_of, self.launch.log)
+        tail = await asyncio.to_thread(tail_of, self.launch.log, _TAIL_BYTES)
         last = tail.splitlines()[-1] if tail else "no output"
         return f"exit code {code}: {printable(last)}"
 
@@ -330,34 +331,6 @@ async def end_strays(folder: Path, wanted: frozenset[str]) -> list[str]:
             ended.append(f"{path.stem}: pid {found.pid}")
         path.unlink(missing_ok=True)
     return ended
-
-
-def rotate(log: Path) -> None:
-    """Move a log that has grown too large aside."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    if log.exists() and log.stat().st_size > LOG_BYTES:
-        log.replace(log.with_suffix(".log.1"))
-
-
-def tail_of(log: Path) -> str:
-    """Return the last lines of a log."""
-    try:
-        with log.open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - _TAIL_BYTES))
-            return file.read().decode("utf-8", "replace").strip()
-    except OSError:
-        return ""
-
-
-def own_env() -> dict[str, str]:
-    """Return our environment without what speaks of us to systemd or names our secrets."""
-    ours = {"NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_PID", "LISTEN_FDS"}
-    return {
-        key: value
-        for key, value in os.environ.items()
-        if key not in ours and not key.startswith("EAGLED_") and key != "CREDENTIALS_DIRECTORY"
-    }
 
 
 def _write(path: Path, data: bytes) -> None:
