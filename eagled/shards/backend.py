@@ -9,8 +9,10 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+import eagled
 from eagled.shards.accept import Offer
-from eagled.shards.format import Bits, ShardManifest
+from eagled.shards.format import Bits, LastPolicy, ShardManifest
+from eagled.shards.target import TargetFacts
 
 Ids = npt.NDArray[np.integer[Any]]
 
@@ -61,3 +63,30 @@ class StatesBackend(Protocol):
 
     def self_check(self) -> None:
         """Raise `ArtifactError` unless a known short input gives the states it must."""
+
+
+def states_manifest(
+    target: TargetFacts,
+    *,
+    name: str,
+    revision: str | None,
+    layers: tuple[int, ...],
+    last: LastPolicy,
+    compute_dtype: str,
+    backend: str,
+) -> ShardManifest:
+    """Return what a back end's states of `target` are; an empty `name` is its folder's."""
+    return ShardManifest(
+        target=name or target.folder.name,
+        revision=revision,
+        target_hash=target.target_hash,
+        tokenizer_hash=target.tokenizer_hash,
+        n_layers=target.n_layers,
+        hidden_size=target.hidden_size,
+        vocab_size=target.vocab_size,
+        layers=layers,
+        last=last,
+        compute_dtype=compute_dtype,
+        backend=backend,
+        eagled=eagled.__version__,
+    )

@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 
-import eagled
 from eagled.errors import (
     ConfigError,
     ReplyBrokenError,
@@ -35,7 +34,7 @@ from eagled.printable import printable
 from eagled.sglang_plugin.reply import look
 from eagled.sglang_plugin.spoolfile import FORMAT, Receipt, failed_path, final_path
 from eagled.sglang_plugin.versions import SUPPORTED
-from eagled.shards.backend import Captured, Ids
+from eagled.shards.backend import Captured, Ids, states_manifest
 from eagled.shards.format import LastPolicy, ShardManifest
 from eagled.shards.selfcheck import check_batching, probe_inputs
 from eagled.shards.spool import Spool
@@ -119,19 +118,14 @@ class SglangBackend:
         self._spool = Spool(spool, layers, target.hidden_size)
         self._wait_s = wait_s
         self._pool = ThreadPoolExecutor(_AT_ONCE * len(self._servers), "capture")
-        self._manifest = ShardManifest(
-            target=name or target.folder.name,
+        self._manifest = states_manifest(
+            target,
+            name=name,
             revision=revision,
-            target_hash=target.target_hash,
-            tokenizer_hash=target.tokenizer_hash,
-            n_layers=target.n_layers,
-            hidden_size=target.hidden_size,
-            vocab_size=target.vocab_size,
             layers=layers,
             last=last,
             compute_dtype="bfloat16",
             backend="sglang",
-            eagled=eagled.__version__,
         )
 
     @property

@@ -17,9 +17,8 @@ import numpy as np
 import torch
 import transformers
 
-import eagled
 from eagled.errors import ConfigError
-from eagled.shards.backend import Captured, Ids
+from eagled.shards.backend import Captured, Ids, states_manifest
 from eagled.shards.format import Bits, LastPolicy, ShardManifest
 from eagled.shards.selfcheck import Reference, check_batching, check_layers, probe_inputs
 from eagled.shards.target import TargetFacts
@@ -49,19 +48,14 @@ class TransformersBackend:
         self._decoder = self.model.get_decoder()
         self._layers = _child(self._decoder, _LAYER_NAMES, target)
         self._norm = _child(self._decoder, _NORM_NAMES, target)
-        self._manifest = ShardManifest(
-            target=name or target.folder.name,
+        self._manifest = states_manifest(
+            target,
+            name=name,
             revision=revision,
-            target_hash=target.target_hash,
-            tokenizer_hash=target.tokenizer_hash,
-            n_layers=target.n_layers,
-            hidden_size=target.hidden_size,
-            vocab_size=target.vocab_size,
             layers=layers,
             last=last,
             compute_dtype=dtype,
             backend=f"transformers {transformers.__version__}, torch {torch.__version__}",
-            eagled=eagled.__version__,
         )
 
     @property
