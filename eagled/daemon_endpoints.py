@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -124,7 +125,8 @@ class Endpoints:
         """Use one more server, or a drained one again; return what was done in words.
 
         Raises:
-            UsageError: if it is no address, or is being removed.
+            UsageError: if it is no address, is being removed, or names a key file and comes from
+                somebody who could not read it: the key would go wherever they say.
             AuthError: if its key file cannot be used.
         """
         try:
@@ -132,6 +134,8 @@ class Endpoints:
         except ValidationError as exc:
             words = "; ".join(f"{e['loc'][-1]}: {e['msg']}" for e in exc.errors())
             raise UsageError(f"this is no server: {words}") from None
+        if server.api_key_file is not None and uid not in (0, os.geteuid()):
+            raise UsageError("api_key_file: only root and the daemon's own user may name one")
         address = _address(server.url)
         async with self._lock:
             if address in self._leaving:

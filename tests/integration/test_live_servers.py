@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,24 @@ def test_what_an_operator_changed_is_kept_and_read_back() -> None:
     assert ["http://b:2", "http://c:3/"] == again_all
     assert {"http://b:2"} == again.draining
     assert ["http://a:1", "http://b:2", "http://c:3/"] == [s.url for s in again.all()]
+
+
+async def test_a_key_goes_only_where_its_owner_says(tmp_path: Path) -> None:
+    """Somebody of the control group cannot have a key file sent to an address of their choice."""
+    key = tmp_path / "key"
+    key.write_text("sk-0123456789")
+    key.chmod(0o600)
+    config = make_config("http://127.0.0.1:9")
+    async with running(tmp_path, config) as rig:
+        endpoints = Endpoints(
+            LiveServers(config), config, rig.store, rig.generator, [], vocab_size=VOCAB
+        )
+        asked = {"url": "http://127.0.0.1:8", "api_key_file": str(key)}
+        with pytest.raises(UsageError, match="api_key_file"):
+            await endpoints.add(asked, uid=os.geteuid() + 4711)
+
+        assert "is used from now on" in await endpoints.add(asked, uid=os.geteuid())
+        await endpoints.stop()
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"added": [{"url": 3}]}', '{"removed": 5}'])
