@@ -30,10 +30,11 @@ _COMMANDS = {
     "eagled-extract@.service": "worker extract",
     SGLANG_UNIT: "serve",
 }
-_WITH_KEYS = ("eagled@.service", SGLANG_UNIT)
+_DAEMON, _EXTRACT = "eagled@.service", "eagled-extract@.service"
 _OTHER = {"eagled.sysusers": "sysusers.d/eagled.conf", "eagled.tmpfiles": "tmpfiles.d/eagled.conf"}
 _INSTANCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]{0,63}")
 _HOMES = (Path("/home"), Path("/root"), Path("/run/user"))
+_PROGRAM_FOLDERS = (Path("/usr"), Path("/bin"))
 _UNSAFE = re.compile(r"[\s\"'\\%$]")
 
 
@@ -134,20 +135,48 @@ def drop_in(loaded: LoadedConfig, unit: str, instance: str) -> Iterator[str]:
         yield "ExecStart="
         command = _COMMANDS[unit]
         yield f"ExecStart=/usr/bin/env eagled {command} --config {_safe(loaded.path)}"
+    writes = [config.run.state_dir]
     yield f"ReadWritePaths={_safe(config.run.state_dir)}"
+    if (spool := config.extract.spool) is not None:
+        writes.append(spool)
+        yield f"ReadWritePaths=-{_safe(spool)}"
     reads = [loaded.path.parent, *_read_folders(config)]
     yield "ReadOnlyPaths=" + " ".join(f"-{_safe(p)}" for p in dict.fromkeys(reads))
     programs = dict.fromkeys((Path(sys.prefix), Path(sys.base_prefix)))
     yield "ExecPaths=" + " ".join(f"-{_safe(p)}" for p in programs)
-    touched = [config.run.state_dir, *reads, *programs]
+    touched = [*writes, *reads, *programs]
     if any(home in path.parents for path in touched for home in _HOMES):
         yield "# something of it lies in a home folder"
         yield "ProtectHome=read-only"
-    if unit == "eagled@.service":
-        yield from _addresses(config)
+    asks_servers = unit == _EXTRACT and config.extract.backend == "sglang"
+    if asks_servers:
+        yield "# the servers compute the hidden states: this worker has to reach them"
+        yield "PrivateNetwork=no"
+        yield "RestrictAddressFamilies=AF_INET AF_INET6"
+        yield "IPAddressAllow=localhost"
+    if unit == _DAEMON:
         yield from _group(config)
-    if unit in _WITH_KEYS:
+    if unit == _DAEMON or asks_servers:
+        yield from _addresses(config)
+    if unit in (_DAEMON, SGLANG_UNIT) or asks_servers:
         yield from _credentials(config)
+
+
+def misfits(config: Config) -> list[str]:
+    """Return what the configuration wants that the daemon's sandbox does not allow, and instead."""
+    found = []
+    if any(server.launch for server in config.servers):
+        found.append(
+            "servers.launch: the daemon's unit sees no GPU; let `eagled service install --sglang` "
+            "run the server in a unit of its own, and leave launch empty"
+        )
+    command = Path(config.daemon.on_alarm[0]) if config.daemon.on_alarm else None
+    if command is not None and not any(command.is_relative_to(p) for p in _PROGRAM_FOLDERS):
+        found.append(
+            f"daemon.on_alarm: {command} must lie below /usr or /bin for the daemon's unit to run "
+            "it; it has no network but the servers' addresses, so let it queue what it sends"
+        )
+    return found
 
 
 def _read_folders(config: Config) -> Iterator[Path]:

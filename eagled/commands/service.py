@@ -27,9 +27,12 @@ def install(
     config: ConfigOption = None,
 ) -> None:
     """Write units, users, folders and the drop-ins that the configuration needs."""
-    from eagled.service_units import install_units, unit_files
+    from eagled.service_units import install_units, misfits, unit_files
 
-    files = unit_files(load(config), instance, root, sglang=sglang)
+    loaded = load(config)
+    files = unit_files(loaded, instance, root, sglang=sglang)
+    for line in misfits(loaded.config):
+        warn(line)
     if dry_run:
         for path, text in files.items():
             say(f"# ---- {path}\n{text}")

@@ -25,6 +25,7 @@ from eagled.service_units import (
     UNITS,
     install_units,
     instances,
+    misfits,
     uninstall_units,
     unit_files,
     units_of,
@@ -235,3 +236,46 @@ def test_a_group_at_the_socket_is_let_through(tmp_path: Path) -> None:
     lines = files[system / "eagled@r1.service.d/10-eagled.conf"].splitlines()
 
     assert {"SupplementaryGroups=ops", "PrivateUsers=no", "RuntimeDirectoryMode=0751"} <= set(lines)
+
+
+CAPTURING = """
+[target]
+model = "/models/m"
+[extract]
+backend = "sglang"
+spool = "/data/spool"
+[[servers]]
+url = "http://10.0.0.7:30000"
+api_key_file = "/etc/eagled/r1.key"
+launch = ["serve"]
+[daemon]
+on_alarm = ["/home/me/mail"]
+"""
+
+
+def test_states_from_the_servers_reach_the_extraction_worker(tmp_path: Path) -> None:
+    """With SGLang as back end the worker may talk to the servers, has the key, writes the spool."""
+    (tmp_path / "eagled.toml").write_text(CAPTURING)
+    loaded = load_config(tmp_path / "eagled.toml", environ={})
+    files = unit_files(loaded, "r1", tmp_path / "root", sglang=True)
+    system = tmp_path / "root/etc/systemd/system"
+    lines = {
+        unit: files[system / f"{unit}@r1.service.d/10-eagled.conf"].splitlines()
+        for unit in ("eagled", "eagled-text", "eagled-extract", "eagled-sglang")
+    }
+    key = f"LoadCredential={credential_name(Path('/etc/eagled/r1.key'))}:/etc/eagled/r1.key"
+
+    assert {"PrivateNetwork=no", "IPAddressAllow=10.0.0.7", key} <= set(lines["eagled-extract"])
+    assert [True] * 4 == ["/data/spool" in " ".join(x) for x in lines.values()]
+    assert not {"PrivateNetwork=no", key} & set(lines["eagled-text"])
+    assert key in lines["eagled-sglang"]
+
+
+def test_what_the_sandbox_does_not_allow_is_said(tmp_path: Path) -> None:
+    """A launched server and a command in a home folder are named with the way round."""
+    (tmp_path / "eagled.toml").write_text(CAPTURING)
+    (tmp_path / "plain.toml").write_text('[target]\nmodel = "/models/m"\n')
+    told = misfits(load_config(tmp_path / "eagled.toml", environ={}).config)
+
+    assert [True, True] == ["--sglang" in told[0], "/home/me/mail" in told[1]]
+    assert [] == misfits(load_config(tmp_path / "plain.toml", environ={}).config)
