@@ -63,7 +63,7 @@ peers-env: .peers-venv/.ready ## Other trainers' own readers, which check our ex
 tokenizers: ## Real tokenizers for tests (84 MB, into ~/.cache/eagled/tokenizers)
 	@bash scripts/fetch_tokenizers.sh
 
-crash: $(VENV)/.ready ## 300 SIGKILLs and 100 power cuts (about an hour); see docs/benchmarks.md
+crash: $(VENV)/.ready ## 300 SIGKILLs and 100 power cuts (about half an hour); see docs/benchmarks.md
 	@$(BIN)/python -m bench.crash --kills 300 --cuts 100
 
 clean: ## Remove environments and caches, never a state directory
