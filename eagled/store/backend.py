@@ -7,6 +7,7 @@ else can come between its statements and the event loop pays one hop a transacti
 from __future__ import annotations
 
 import asyncio
+import logging
 import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -29,8 +30,9 @@ from eagled.store.opening import (
 )
 from eagled.store.ops.base import Tx
 from eagled.store.stamp import StampState
-from eagled.store.transaction import AnyOp, Batch, run_batch
+from eagled.store.transaction import AnyOp, Batch, roll_back, run_batch
 
+log = logging.getLogger(__name__)
 P = ParamSpec("P")
 R = TypeVar("R")
 _CHUNK = 64  # aiosqlite's cursor iteration, which nothing here uses
@@ -92,9 +94,12 @@ class ReadBackend:
 class WriteBackend:
     """The one connection that writes, with the stamp file beside it."""
 
-    def __init__(self, conn: aiosqlite.Connection, opened: Opened, clock: Clock) -> None:
+    def __init__(
+        self, conn: aiosqlite.Connection, opened: Opened, clock: Clock, path: Path
+    ) -> None:
         self._conn = conn
         self._clock = clock
+        self._path = path
         self._db = opened.db
         self._stamp = opened.stamp
         self._lineage = opened.lineage
@@ -123,7 +128,11 @@ class WriteBackend:
         await in_thread(self._conn, self._vacuum, pages)
 
     async def shut(self) -> None:
-        """Record the orderly stop and fold the log into the database."""
+        """Record the orderly stop and fold the log into the database.
+
+        Raises:
+            DiskError: if the disk refuses; the next start then checks the database.
+        """
         await in_thread(self._conn, self._shut)
 
     def _tx(self) -> Tx:
@@ -153,13 +162,26 @@ class WriteBackend:
         self._db.conn.executescript(f"PRAGMA incremental_vacuum({int(pages)})")
 
     def _shut(self) -> None:
+        try:
+            self._write_stamp(self._record_stop())
+        except sqlite3.Error as exc:
+            raise store_error(exc, self._path) from exc
+        try:
+            self._db.sql("PRAGMA wal_checkpoint(TRUNCATE)")
+        except sqlite3.Error as exc:  # nothing is lost: the next start reads the log
+            log.warning("the log stays as it is: %s", store_error(exc, self._path))
+
+    def _record_stop(self) -> int:
         db = self._db
         db.sql("BEGIN IMMEDIATE")
-        db.run("set_clean")
-        seq = int(db.rows("bump_seq")[0][0])
-        db.sql("COMMIT")
-        self._write_stamp(seq)
-        db.sql("PRAGMA wal_checkpoint(TRUNCATE)")
+        try:
+            db.run("set_clean")
+            seq = int(db.rows("bump_seq")[0][0])
+            db.sql("COMMIT")
+        except BaseException:
+            roll_back(db)
+            raise
+        return seq
 
     def close_stamp(self) -> None:
         """Sync and close the stamp file."""
@@ -185,6 +207,6 @@ async def open_writer(
     conn = await open_connection(stack, lambda: connect(paths.database, "rw"))
     raw = conn._conn  # noqa: SLF001 - used in its own thread only
     opened = await in_thread(conn, open_database, paths, raw, found, clock.now_ms(), backup)
-    backend = WriteBackend(conn, opened, clock)
+    backend = WriteBackend(conn, opened, clock, paths.database)
     stack.callback(backend.close_stamp)
     return backend, opened

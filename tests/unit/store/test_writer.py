@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -110,6 +111,44 @@ async def test_closed_store_says_so(tmp_path: Path) -> None:
         await store.claim("short", 1)
     with pytest.raises(StoreError, match="closed"):
         await store.counters()
+
+
+def _refusing(statement: str) -> Callable[[SqliteExecutor, str], list[Any]]:
+    """Return an `SqliteExecutor.sql` for which the disk is full at one statement."""
+    real = SqliteExecutor.sql
+
+    def sql(self: SqliteExecutor, text: str) -> list[Any]:
+        if text.startswith(statement):
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorname = "SQLITE_IOERR_WRITE"
+            raise error
+        return list(real(self, text))
+
+    return sql
+
+
+@pytest.mark.parametrize(
+    ("statement", "refused"), [("COMMIT", True), ("PRAGMA wal_checkpoint", False)]
+)
+async def test_a_disk_that_refuses_the_last_words_is_a_disk_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str, *, refused: bool
+) -> None:
+    """The stop is not recorded: DiskError. Only the log is not folded: closed in order."""
+    async with opened(tmp_path) as store:
+        await filled(store, 3)
+    store = await Store.open(StatePaths(tmp_path), clock=FakeClock())
+    with monkeypatch.context() as patch:
+        patch.setattr(SqliteExecutor, "sql", _refusing(statement))
+        if refused:
+            with pytest.raises(DiskError, match="check the disk"):
+                await store.close()
+        else:
+            await store.close()
+
+    async with await Store.open(StatePaths(tmp_path), clock=FakeClock()) as again:
+        assert (not refused, {SampleState.QUEUED: 3}) == (
+            again.recovery.clean, {row.state: row.n for row in await again.counters()},
+        )  # fmt: skip
 
 
 async def test_close_works_off_what_waits(tmp_path: Path) -> None:
