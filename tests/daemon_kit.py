@@ -35,6 +35,12 @@ def clean_env(**more: str) -> dict[str, str]:
     return {**kept, **calm, **more}
 
 
+def as_in_front() -> None:
+    """Undo what nohup and a shell's background do: there SIGHUP and SIGINT are ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 def eagled(*args: str, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
     """Run one command of eagled and return how it ended."""
     return subprocess.run(
@@ -118,6 +124,7 @@ class DaemonProcess:
             env=clean_env(**env),
             stdout=self._log,
             stderr=subprocess.STDOUT,
+            preexec_fn=as_in_front,  # noqa: PLW1509 - two calls, no lock
         )
 
     @property

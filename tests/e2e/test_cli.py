@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from eagled.types import SampleState
-from tests.daemon_kit import clean_env, daemon, eagled, fill, look, write_config
+from tests.daemon_kit import as_in_front, clean_env, daemon, eagled, fill, look, write_config
 from tests.servers.kit import states
 from tests.servers.process import ServerProcess
 
@@ -258,11 +258,6 @@ def test_failed_samples_are_listed_and_retried(tmp_path: Path) -> None:
         assert {SampleState.GENERATED: 1} == look(config, states)
 
 
-def _listen_to_ctrl_c() -> None:
-    """Undo what a shell does for commands in the background: there SIGINT is ignored."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 @pytest.mark.parametrize("args", [("status", "--watch"), ("events", "--follow")])
 def test_ctrl_c_ends_a_watching_command_with_130(tmp_path: Path, args: tuple[str, ...]) -> None:
     """Interrupting is no error: no traceback, the shell's own exit code."""
@@ -272,7 +267,7 @@ def test_ctrl_c_ends_a_watching_command_with_130(tmp_path: Path, args: tuple[str
         watching = subprocess.Popen(
             [sys.executable, "-m", "eagled", *args],
             cwd=tmp_path, env=clean_env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, preexec_fn=_listen_to_ctrl_c,  # noqa: PLW1509 - one call, no lock
+            text=True, preexec_fn=as_in_front,  # noqa: PLW1509 - one call, no lock
         )  # fmt: skip
         assert watching.stdout is not None
         watching.stdout.readline()
