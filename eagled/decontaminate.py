@@ -110,6 +110,18 @@ def _runs(text: str, ngram: int) -> Iterator[int]:
         yield int.from_bytes(blake2b(joined, digest_size=8).digest(), "little")
 
 
+def read_prompts(path: Path) -> list[str]:
+    """Return the prompts of a file as `Exclusions.load` reads it, in order.
+
+    Raises:
+        ConfigError: if it cannot be read or holds no prompt.
+    """
+    texts = list(_prompts(_read(path)))
+    if not texts:
+        raise ConfigError(f"{path} holds no prompt")
+    return texts
+
+
 def _read(path: Path) -> list[object]:
     try:
         text = path.read_text(encoding="utf-8-sig")

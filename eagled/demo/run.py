@@ -2,11 +2,12 @@
 
 Prepares real prompts, answers them on the embedded engine through both lanes, kills the daemon with
 SIGKILL while requests are in flight, starts it again, extracts hidden states, freezes a corpus,
-verifies every shard, builds the vocabulary, writes the plan. Ends with `demo: ok` and 0 only if
-every check held.
+verifies every shard, builds the vocabulary, writes the plan, trains a small draft and estimates its
+acceptance before and after. Ends with `demo: ok` and 0 only if every check held.
 
 The programs are those a user starts: `eagled engine`, `prep`, `run`, `merge`, `verify`, `vocab`,
-`plan`, each as its own process. Engine and extraction worker have one thread each.
+`plan`, `train`, `draft`, each as its own process. Engine and extraction worker have one thread
+each, training has two when they are gone.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 
 from eagled.control.client import ControlClient
 from eagled.demo.checks import Check, Summary, final_checks, restart_checks, summary_of
+from eagled.demo.draft import WORDS, draft_checks, draft_table, make_draft
 from eagled.demo.processes import Child, DemoError, eagled_command, run_command
 from eagled.demo.setting import SLOTS, DemoPaths, config_text, fresh_folder, write_config
 from eagled.demo.witness import Witness
@@ -71,8 +73,10 @@ def run_demo(folder: Path, cache: Path, model: Path | None) -> int:
         summary, checks = asyncio.run(_story(stage, cache, model))
     finally:
         stage.clear()
-    _say("")
-    _say(summary.table())
+    draft = make_draft(paths, _say)
+    for text in ("", summary.table(), "", draft_table(draft).table(), "", WORDS, ""):
+        _say(text)
+    checks += draft_checks(draft)
     for check in checks:
         _say(f"  [{'ok' if check.ok else 'FAILED'}] {check.text}")
     held = all(check.ok for check in checks)

@@ -19,6 +19,7 @@ MARKER = ".eagled-demo"
 LANE_CUT_TOKENS = 1024  # lowered from 10,000, so that four prompts of 2,048 and more go long
 MAX_NEW_TOKENS = 96
 SLOTS = 16
+DRAFT = "demo"  # the draft's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,11 @@ class DemoPaths:
     def data(self) -> Path:
         """The dataset files."""
         return self.root / "data"
+
+    @property
+    def questions(self) -> Path:
+        """The benchmark's questions, which `demo/data.py` writes; never trained on."""
+        return self.data / "mt_bench.json"
 
     @property
     def state(self) -> Path:
@@ -131,6 +137,16 @@ holdout = 0.1
 
 [vocab]
 size = 4096
+
+[train]
+device = "cpu"
+ttt_steps = 3
+max_steps = 70
+epochs = 100
+batch_tokens = 1024
+max_tokens = 768
+lr = 1e-3
+eval_every = 1000
 
 [daemon]
 stop_timeout_s = 20
