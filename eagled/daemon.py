@@ -282,11 +282,14 @@ class Daemon:
         self._notifier.stopping(f"stopping: {in_flight} requests are being finished")
         self._notifier.extend(stop_s + CLOSE_S)
         runtime.doorbell.ring()
-        for task in self._background:
+        background = list(self._background)
+        for task in background:
             task.cancel()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._stop_generator(runtime, stop_s))
             group.create_task(self._stop_workers(runtime, stop_s))
+        if background:  # a copy of the database lets go of it before it is closed
+            await asyncio.wait(background, timeout=CLOSE_S)
         if runtime.servers is not None:
             await _bounded(runtime.servers.stop(), CLOSE_S, "ending launched servers")
         await _bounded(self._last_words(runtime, actions), STOP_S, "the last event")

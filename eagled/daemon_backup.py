@@ -2,15 +2,19 @@
 
 Guarantee: a copy has its name only when it is whole, checked and on disk; an older one goes only
 after a newer one is there; copies made by hand or before a migration are never touched. Nothing is
-copied while nothing has changed.
-Price: one read of the database in one piece, in a thread; the log grows meanwhile by what is
-written (a copy in steps would start over at every commit).
+copied while nothing has changed. A daemon that stops gives a copy up and closes the database after
+it: the last to close folds the log in, and a reader cannot.
+Price: one read of the database from one snapshot, in a thread; the log grows meanwhile by what is
+written.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from eagled.artifacts import disk_error
@@ -24,6 +28,7 @@ from eagled.types import EventKind
 logger = logging.getLogger(__name__)
 FOLDER = "auto"
 LOOK_S = 60.0
+STOP_S = 10.0  # a copy asks every few milliseconds whether to go on; a disk may hold it longer
 _MS_PER_H = 3_600_000
 
 
@@ -61,10 +66,11 @@ class BackupKeeper:
         """Note that the newest copy has all up to `seq`, but for the event about itself."""
         self._seq = seq
 
-    def make(self) -> Path:
+    def make(self, stop: Callable[[], bool] = lambda: False) -> Path:
         """Make a copy, then remove what is over the limit, oldest first; blocks.
 
         Raises:
+            BackupStoppedError: if `stop` turned true meanwhile.
             DiskError: if there is no room; older copies stay.
             StoreError: if the copy does not pass its check.
         """
@@ -73,7 +79,7 @@ class BackupKeeper:
         except OSError as exc:
             problem = DiskError(f"cannot use {self.folder}: {exc.strerror}")
             raise disk_error(exc, self.folder) or problem from exc
-        made = backup(self._paths, self.folder)
+        made = backup(self._paths, self.folder, stop)
         for old in self._copies()[: -self._keep]:
             old.unlink(missing_ok=True)
             logger.info("removed an old backup file=%s", old)
@@ -97,7 +103,7 @@ async def keep_backups(runtime: Runtime) -> None:
 
 async def _back_up(runtime: Runtime, keeper: BackupKeeper) -> None:
     try:
-        made = await in_thread(keeper.make, "backup")
+        made = await until_cancelled(keeper.make)
     except EagledError as exc:
         logger.error("no backup was made error=%s", exc)  # noqa: TRY400 - the cause is outside
         runtime.board.raise_("backup", f"no backup was made: {exc}")
@@ -105,3 +111,16 @@ async def _back_up(runtime: Runtime, keeper: BackupKeeper) -> None:
     runtime.board.clear("backup")
     await runtime.store.add_event(EventKind.BACKUP_MADE, made.name, str(made))
     keeper.settled(runtime.store.last_seq)
+
+
+async def until_cancelled(make: Callable[[Callable[[], bool]], Path]) -> Path:
+    """Run `make` in a thread; when cancelled, tell it and wait until it has let go."""
+    stop = threading.Event()
+    work = asyncio.ensure_future(in_thread(partial(make, stop.is_set), "backup"))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        stop.set()
+        await asyncio.wait({work}, timeout=STOP_S)
+        work.cancel()
+        raise

@@ -47,11 +47,17 @@ from eagled.types import STATE_CODE, EventKind, SampleState
 
 _HEADROOM_BYTES = 200 << 20  # the log may grow this far while a backup runs
 _TMP_SUFFIX = ".tmp"
+_COPY_PAGES = 2048  # 8 MiB
+_STOP_STEPS = 100_000  # instructions of SQLite's machine, some milliseconds
 _LINEAGE_BYTES = 16
 _NAMED = 20  # damaged samples that a report lists by number
 _WITH_ANSWER = {
     STATE_CODE[s] for s in (SampleState.GENERATED, SampleState.EXTRACTING, SampleState.EXTRACTED)
 }
+
+
+class BackupStoppedError(StoreError):
+    """A copy was given up because whoever ordered it stops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,14 +162,18 @@ def _whole(z: bytes | None, crc: int | None) -> bool:
     return True
 
 
-def backup(paths: StatePaths, dest: Path | None = None) -> Path:
+def backup(
+    paths: StatePaths, dest: Path | None = None, stop: Callable[[], bool] = lambda: False
+) -> Path:
     """Copy the database, also while a daemon runs, and return where the copy is.
 
     Args:
         paths: the state directory.
         dest: file to make, or a folder for it; by default one in `backups/`.
+        stop: asked every few milliseconds; once it is true the copy is given up.
 
     Raises:
+        BackupStoppedError: if `stop` said so; no file stays.
         DiskError: if there is no room for it.
         StoreError: if the copy does not pass its check.
     """
@@ -174,7 +184,7 @@ def backup(paths: StatePaths, dest: Path | None = None) -> Path:
         name = f"q-v{version}-{seq:012d}.db"
         place = dest or paths.backups
         final = place / name if dest is None or place.is_dir() else place
-        _copy(source, final, size_of(paths.database) + size_of(wal_of(paths.database)))
+        _copy(source, final, size_of(paths.database) + size_of(wal_of(paths.database)), stop)
     return final
 
 
@@ -188,7 +198,12 @@ def migration_backup(paths: StatePaths) -> Callable[[int], None]:
     return before
 
 
-def _copy(source: sqlite3.Connection, final: Path, needed_bytes: int) -> None:
+def _copy(
+    source: sqlite3.Connection,
+    final: Path,
+    needed_bytes: int,
+    stop: Callable[[], bool] = lambda: False,
+) -> None:
     tmp = final.with_name(final.name + _TMP_SUFFIX)
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
@@ -198,10 +213,10 @@ def _copy(source: sqlite3.Connection, final: Path, needed_bytes: int) -> None:
                 f"a backup needs {needed_bytes + _HEADROOM_BYTES} bytes in {final.parent}, "
                 f"{free} are free"
             )
-        for path in (tmp, wal_of(tmp), shm_of(tmp)):
-            path.unlink(missing_ok=True)
+        _remove(tmp)
         with closing(sqlite3.connect(tmp, isolation_level=None)) as target:
-            source.backup(target, pages=-1)  # stepwise copies start over at every commit
+            _copy_pages(source, target, stop)
+            target.set_progress_handler(stop, _STOP_STEPS)
             target.execute("PRAGMA journal_mode = DELETE").fetchall()
             quick_check(SqliteExecutor(target), tmp)
         _fsync(tmp)
@@ -210,6 +225,37 @@ def _copy(source: sqlite3.Connection, final: Path, needed_bytes: int) -> None:
     except OSError as exc:
         tmp.unlink(missing_ok=True)
         raise disk_error(exc, final) or exc from exc
+    except (StoreError, sqlite3.OperationalError):
+        if not stop():
+            raise
+        _remove(tmp)
+        raise BackupStoppedError(f"the copy {final} was given up half-way") from None
+
+
+def _copy_pages(
+    source: sqlite3.Connection, target: sqlite3.Connection, stop: Callable[[], bool]
+) -> None:
+    """Copy one snapshot of `source`, in steps between which it can be given up.
+
+    The open read transaction pins the snapshot: without it SQLite starts the copy over at every
+    commit, and under load never ends.
+    """
+
+    def between(_status: int, _left: int, _total: int) -> None:
+        if stop():
+            raise BackupStoppedError
+
+    source.execute("BEGIN").fetchall()
+    try:
+        source.execute("SELECT count(*) FROM sqlite_schema").fetchall()
+        source.backup(target, pages=_COPY_PAGES, progress=between)
+    finally:
+        source.execute("ROLLBACK").fetchall()
+
+
+def _remove(tmp: Path) -> None:
+    for path in (tmp, wal_of(tmp), shm_of(tmp)):
+        path.unlink(missing_ok=True)
 
 
 def _fsync(path: Path) -> None:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from eagled.clock import SystemClock
-from eagled.daemon_backup import BackupKeeper
+from eagled.daemon_backup import BackupKeeper, until_cancelled
 from eagled.errors import DiskError
 from eagled.paths import StatePaths
 from eagled.store import Store
-from eagled.store.tools import check_database, restore
+from eagled.store.opening import wal_of
+from eagled.store.tools import BackupStoppedError, backup, check_database, restore
 from eagled.types import EventKind
+from tests.unit.store.helpers import filled, opened
 
 HOUR_MS = 3_600_000
 
@@ -80,3 +87,76 @@ def test_no_room_is_said_and_older_copies_stay(tmp_path: Path) -> None:
 
     with pytest.raises(DiskError, match="backups"):
         BackupKeeper(StatePaths(tmp_path), 24, 2).make()
+
+
+def _ran_out(left: Iterator[int]) -> bool:
+    return next(left, None) is None
+
+
+async def test_a_copy_that_is_given_up_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever the word to stop comes, no file stays and the database can be closed in order."""
+    monkeypatch.setattr("eagled.store.tools._COPY_PAGES", 8)
+    monkeypatch.setattr("eagled.store.tools._STOP_STEPS", 50)
+    paths = StatePaths(tmp_path)
+    async with opened(tmp_path) as store:
+        await filled(store, 100)
+        asked = count()
+        backup(paths, None, lambda: next(asked) < 0).unlink()
+        n = next(asked)
+        assert n > 10
+        for last in (0, 1, n // 2, n - 2, n - 1):
+            with pytest.raises(BackupStoppedError, match="given up"):
+                backup(paths, None, partial(_ran_out, iter(range(last))))
+            assert [] == list(paths.backups.iterdir())
+
+    assert not wal_of(paths.database).exists()
+    assert check_database(paths).ok
+
+
+async def test_a_copy_under_writes_is_one_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is committed while pages are copied is not in the copy, and does not start it over."""
+    monkeypatch.setattr("eagled.store.tools._COPY_PAGES", 8)
+    paths = StatePaths(tmp_path)
+    async with opened(tmp_path) as store:
+        await filled(store, 200)
+        loop, before = asyncio.get_running_loop(), store.last_seq
+        steps: list[int] = []
+
+        def write() -> bool:
+            steps.append(len(steps))
+            if len(steps) < 3:
+                event = store.add_event(EventKind.ALARM, "x", "written meanwhile")
+                asyncio.run_coroutine_threadsafe(event, loop).result()
+            return False
+
+        made = await asyncio.to_thread(backup, paths, None, write)
+        assert store.last_seq == before + 2
+        assert 3 < len(steps) < 100
+
+    restore(paths, made)
+    assert f"{before:012d}" in made.name
+    assert check_database(paths).ok
+
+
+async def test_cancelling_waits_until_the_thread_has_let_go() -> None:
+    """The daemon closes its database only after the copy's own connection is closed."""
+    begun, let_go = threading.Event(), threading.Event()
+
+    def make(stop: Callable[[], bool]) -> Path:
+        begun.set()
+        while not stop():
+            pass
+        let_go.set()
+        raise BackupStoppedError
+
+    task = asyncio.create_task(until_cancelled(make))
+    await asyncio.to_thread(begun.wait)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert let_go.is_set()
