@@ -115,11 +115,13 @@ class SglangClient:
     async def __aexit__(self, *_exc: object) -> None:
         if self._health_probe is not None:
             self._health_probe.cancel()
-        if self._wire is not None:
-            self._wire.close()
-            await asyncio.sleep(0)  # closed transports need one turn of the loop to be gone
-        if self._session is not None:
-            await self._session.close()
+        try:
+            if self._wire is not None:
+                self._wire.close()
+                await asyncio.sleep(0)  # closed transports need one turn of the loop to be gone
+        finally:
+            if self._session is not None:  # also when this task is cancelled while it waits
+                await asyncio.shield(self._session.close())
 
     # -- generation
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -162,3 +163,21 @@ def test_a_missing_key_file_is_named(tmp_path: Path) -> None:
     """The message names the setting and the file."""
     with pytest.raises(AuthError, match=r"api_key_file.*absent"):
         read_key(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("turns", range(1, 5))
+async def test_a_client_that_is_cancelled_while_it_closes_is_closed(turns: int) -> None:
+    """At whatever point of leaving the cancellation comes, no session stays open."""
+    config = make_config("http://127.0.0.1:9")
+    client = SglangClient(config.servers[0], config.generation, vocab_size=VOCAB)
+    await client.__aenter__()
+    session = client._session
+    leaving = asyncio.create_task(client.__aexit__(None, None, None))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    leaving.cancel()
+    await asyncio.wait({leaving})
+    await asyncio.sleep(0)
+
+    assert session is not None
+    assert session.closed
