@@ -20,11 +20,11 @@ from eagled.commands import (
     control,
     data,
     database,
-    draft,
     export,
     look,
     plan,
     process,
+    report,
     serve,
     server,
     service,
@@ -48,7 +48,7 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (setup, process, serve, control, look, data, verify, export, train, draft):
+for module in (setup, process, serve, control, look, report, data, verify, export, train):
     module.register(app)
 app.add_typer(plan.app, name="plan")
 app.add_typer(shards.app, name="shards")
@@ -59,21 +59,10 @@ app.add_typer(service.app, name="service")
 
 def _show_version(value: bool) -> None:  # noqa: FBT001 - the signature of a typer callback
     if value:
-        typer.echo(f"eagled {__version__} ({_build()})")
+        from eagled.build_info import build_info
+
+        typer.echo(f"eagled {__version__} ({build_info()})")
         raise typer.Exit
-
-
-def _build() -> str:
-    """Return what a report of a fault has to name beside the version."""
-    import platform
-    import sqlite3
-
-    from eagled.control.protocol import API_VERSION
-
-    return (
-        f"control API {API_VERSION}, Python {platform.python_version()}, "
-        f"SQLite {sqlite3.sqlite_version}, {platform.system()} {platform.machine()}"
-    )
 
 
 @app.callback()

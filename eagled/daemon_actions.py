@@ -11,6 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from eagled import __version__
 from eagled.daemon_enqueue import enqueue_folder
 from eagled.daemon_runtime import EXTRACT_SETTING, HOLD_SETTING, Runtime, lane_chooser
 from eagled.daemon_shards import prepared_folders, shard_totals
+from eagled.daemon_thread import in_thread
 from eagled.disk_facts import choose, plan_disk
 from eagled.disk_plan import changed_policy
 from eagled.errors import EagledError, UsageError
@@ -51,6 +53,7 @@ class DaemonActions:
         self._making = asyncio.Lock()
         self._enqueueing = asyncio.Lock()
         self._merging = asyncio.Lock()
+        self._reporting = asyncio.Lock()
 
     # -- looking
 
@@ -94,6 +97,14 @@ class DaemonActions:
             queue_depth=store.queue_depth,
             workers=run.supervisor.pids() if run.supervisor is not None else {},
         )
+
+    async def report(self) -> dict[str, Any]:
+        """Return what `eagled report` draws; one at a time, for each reads the database."""
+        from eagled.report_facts import gather
+
+        async with self._reporting:
+            status = await self.status()
+            return await in_thread(partial(gather, self._run.loaded, status), "report")
 
     # -- disk
 

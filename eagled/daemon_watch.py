@@ -21,6 +21,7 @@ from eagled.daemon_shards import shard_totals
 from eagled.daemon_spool import SpoolWatch
 from eagled.disk import Ballast, DiskLoad, DiskView, file_system, folder_bytes
 from eagled.errors import EagledError
+from eagled.history import HISTORY_EVERY_S, add_moment
 from eagled.progress import Point
 from eagled.server.client import SglangClient
 from eagled.status import bytes_per_token, finished_of, status_line, tokens_left
@@ -69,6 +70,7 @@ class Watch:
             ("progress", TICK_S, self._remember),
             ("alarms", TICK_S, self._judge),
             ("snapshot", SNAPSHOT_EVERY_S, self._write_snapshot),
+            ("history", HISTORY_EVERY_S, self._write_history),
         )
         for name, every_s, chore in chores:
             if now >= self._due.get(name, 0.0):
@@ -188,6 +190,10 @@ class Watch:
         document = await self._actions.status()
         self._run.notifier.status(status_line(document))
         await asyncio.to_thread(write_snapshot, self._run.paths.snapshot, document)
+
+    async def _write_history(self) -> None:
+        document = await self._actions.status()
+        await asyncio.to_thread(add_moment, self._run.paths.history, document)
 
     # -- alarms
 

@@ -98,6 +98,11 @@ class StatePaths:
         return self.root / "status.json"
 
     @property
+    def history(self) -> Path:
+        """The course of the run, a line every half minute."""
+        return self.root / "history.jsonl"
+
+    @property
     def logs(self) -> Path:
         """What the workers print when the daemon starts them."""
         return self.root / "logs"

@@ -60,7 +60,8 @@ def figure(path: Path, rows: int = 1, *, height_in: float = 2.4) -> Iterator[Seq
         raise ConfigError(f"plots need matplotlib: pip install 'eagled[plots]' ({exc})") from exc
     with mpl.rc_context({"svg.hashsalt": "eagled", "font.size": 9, "axes.grid": True,
                          "grid.alpha": 0.3, "axes.spines.top": False,
-                         "axes.spines.right": False}):  # fmt: skip
+                         "axes.spines.right": False,
+                         "text.parse_math": False}):  # fmt: skip
         drawn = Figure(figsize=(_WIDTH_IN, height_in * rows), layout="constrained")
         FigureCanvasAgg(drawn)
         yield list(drawn.subplots(rows, squeeze=False)[:, 0])
@@ -117,6 +118,32 @@ def lines(path: Path, curves: Sequence[Line], *, title: str, xlabel: str, ylabel
         axis.set_ylabel(ylabel)
         if len(curves) > 1:
             axis.legend()
+
+
+def bar_rows(path: Path, rows: Sequence[tuple[str, float]], *, title: str, xlabel: str) -> None:
+    """Write one horizontal bar a row, the first one on top.
+
+    Raises:
+        UsageError: if there is nothing to draw, or the suffix is wrong.
+        ConfigError: if matplotlib is not installed.
+    """
+    if not rows:
+        raise UsageError("there is nothing to draw")
+    with figure(path, height_in=0.8 + 0.25 * len(rows)) as (axis,):
+        places = range(len(rows))
+        axis.barh(places, [value for _, value in rows], color=_COLOURS[0])
+        axis.set_yticks(places, [name for name, _ in rows])
+        axis.invert_yaxis()
+        axis.set_title(title, loc="left")
+        axis.set_xlabel(xlabel)
+
+
+def thin(curve: Line, points: int) -> Line:
+    """Return a curve of at most `points` points, each the mean of those that it stands for."""
+    size = max(1, -(-len(curve.x) // points))
+    parts = [slice(i, i + size) for i in range(0, len(curve.x), size)]
+    means = [sum(curve.y[p]) / len(curve.y[p]) for p in parts]
+    return Line(curve.name, [curve.x[p][-1] for p in parts], means)
 
 
 def _cycle(n: int) -> Iterator[str]:

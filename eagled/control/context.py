@@ -55,6 +55,9 @@ class Actions(Protocol):
     async def training(self) -> dict[str, Any]:
         """Return the newest training run, thinned for a screen."""
 
+    async def report(self) -> dict[str, Any]:
+        """Return what `eagled report` draws."""
+
     async def acknowledge(self, kind: str, uid: int) -> str:
         """Note that somebody has seen an alarm."""
 

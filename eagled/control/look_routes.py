@@ -37,6 +37,7 @@ def add_look_routes(app: web.Application) -> None:
     """Add the handlers to `app`."""
     app.router.add_get("/v1/samples/{uid}/text", text)
     app.router.add_get("/v1/training", training)
+    app.router.add_get("/v1/report", report)
     app.router.add_post("/v1/alarms/ack", mutation(acknowledge))
     app.router.add_post("/v1/work/read/claim", claim)
     app.router.add_post("/v1/work/read/settle", mutation(settle))
@@ -75,6 +76,13 @@ def _pieces(pieces: tuple[Piece, ...]) -> list[list[Any]]:
 async def training(request: web.Request) -> web.StreamResponse:
     """GET /v1/training: the newest training run, as its metrics.jsonl tells it."""
     return json_reply(await request.app[CONTROL].actions.training())
+
+
+async def report(request: web.Request) -> web.StreamResponse:
+    """GET /v1/report: what `eagled report` draws, gathered in a thread."""
+    found = await request.app[CONTROL].actions.report()
+    raw = await asyncio.to_thread(orjson.dumps, found)
+    return web.Response(body=raw, content_type="application/json")
 
 
 async def acknowledge(request: web.Request, control: Control) -> dict[str, Any]:

@@ -84,6 +84,14 @@ FROM (SELECT id, dataset_id, lane_id, state, n_prompt, n_output FROM sample
 JOIN dataset AS d ON d.id = s.dataset_id LEFT JOIN lane AS l ON l.id = s.lane_id
 ORDER BY s.id;
 
+-- name: last_sample
+-- The highest number of a sample.
+SELECT max(id) FROM sample;
+
+-- name: last_event
+-- The newest event.
+SELECT max(seq) FROM event;
+
 -- name: check_chunk
 -- Stored ids of the next rows, with what they must match.
 SELECT s.id, s.state, p.z, s.prompt_crc, a.z, s.output_crc

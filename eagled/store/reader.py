@@ -105,6 +105,24 @@ class StoreReader:
                 return
             after = rows[-1][0]
 
+    def some_lengths(
+        self, last: int, most: int
+    ) -> Iterator[tuple[str, str | None, int | None, int | None]]:
+        """Yield dataset, lane, prompt and answer tokens of at most `most` samples, evenly spread.
+
+        Args:
+            last: the highest number of a sample.
+            most: samples to read.
+        """
+        if last <= most:
+            yield from ((dataset, lane, p, o) for dataset, lane, _, p, o in self.lengths())
+            return
+        parts = max(1, most // CHUNK)
+        for part in range(parts):
+            with told(self._path):
+                rows = self.db.rows("lengths", {"after": part * last // parts})
+            yield from ((dataset, lane, p, o) for _, dataset, lane, _, p, o in rows)
+
     def bodies(self, ids: Sequence[int]) -> Iterator[Body]:
         """Yield the accepted answers among `ids`, in their order; those that are gone are left out.
 

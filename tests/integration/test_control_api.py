@@ -76,6 +76,10 @@ class FakeActions:
         """No training."""
         return {"name": None}
 
+    async def report(self) -> dict[str, Any]:
+        """Nothing to draw."""
+        return {"status": {}}
+
     async def acknowledge(self, kind: str, uid: int) -> str:
         """Note the caller."""
         self.called.append(f"ack {kind} {uid}")
