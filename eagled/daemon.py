@@ -19,7 +19,7 @@ import faulthandler
 import logging
 import os
 import signal
-from collections.abc import Awaitable, Coroutine, Iterator
+from collections.abc import Awaitable, Collection, Coroutine, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -288,8 +288,8 @@ class Daemon:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._stop_generator(runtime, stop_s))
             group.create_task(self._stop_workers(runtime, stop_s))
-        if background:  # a copy of the database lets go of it before it is closed
-            await asyncio.wait(background, timeout=CLOSE_S)
+            if background:  # a copy of the database lets go of it before it is closed
+                group.create_task(_ended(background))
         if runtime.servers is not None:
             await _bounded(runtime.servers.stop(), CLOSE_S, "ending launched servers")
         await _bounded(self._last_words(runtime, actions), STOP_S, "the last event")
@@ -380,6 +380,11 @@ def _shortlist(config: Config, paths: StatePaths) -> CorpusQueue | None:
 
 def _resolve(config: Config, dataset: str, *, defaults: SamplingConfig) -> ResolvedSampling:
     return resolve_sampling(config, dataset, defaults)
+
+
+async def _ended(tasks: Collection[asyncio.Task[None]]) -> None:
+    """Wait until cancelled tasks have ended, or `STOP_S` are over."""
+    await asyncio.wait(tasks, timeout=STOP_S)
 
 
 async def _bounded(work: Awaitable[object], timeout_s: float, what: str) -> None:

@@ -239,5 +239,7 @@ def write_snapshot(path: Path, document: dict[str, Any]) -> None:
 async def _guarded(name: str, chore: Callable[[], Awaitable[None]]) -> None:
     try:
         await chore()
+    except OSError as exc:  # a full disk fails every time: a line, no traceback
+        logger.error("housekeeping failed chore=%s error=%s", name, exc)  # noqa: TRY400 - the cause is outside
     except Exception:
         logger.exception("housekeeping failed chore=%s", name)

@@ -223,12 +223,12 @@ def _copy(
         tmp.replace(final)
         fsync_dir(final.parent)
     except OSError as exc:
-        tmp.unlink(missing_ok=True)
+        _remove(tmp)
         raise disk_error(exc, final) or exc from exc
-    except (StoreError, sqlite3.OperationalError):
+    except (StoreError, sqlite3.Error):
+        _remove(tmp)  # on a full disk above all
         if not stop():
             raise
-        _remove(tmp)
         raise BackupStoppedError(f"the copy {final} was given up half-way") from None
 
 

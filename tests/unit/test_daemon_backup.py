@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -14,7 +15,7 @@ import pytest
 
 from eagled.clock import SystemClock
 from eagled.daemon_backup import BackupKeeper, until_cancelled
-from eagled.errors import DiskError
+from eagled.errors import DiskError, EagledError
 from eagled.paths import StatePaths
 from eagled.store import Store
 from eagled.store.opening import wal_of
@@ -113,6 +114,23 @@ async def test_a_copy_that_is_given_up_leaves_nothing(
 
     assert not wal_of(paths.database).exists()
     assert check_database(paths).ok
+
+
+async def test_a_copy_that_fails_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk is not kept full by half a copy; the error is told as it is."""
+
+    def full(*_args: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr("eagled.store.tools.quick_check", full)
+    paths = StatePaths(tmp_path)
+    async with opened(tmp_path):
+        with pytest.raises(EagledError, match="full"):
+            backup(paths)
+
+    assert [] == list(paths.backups.iterdir())
 
 
 async def test_a_copy_under_writes_is_one_snapshot(
