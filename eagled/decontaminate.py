@@ -66,7 +66,7 @@ class Exclusions:
         """
         found: list[BenchmarkPrompt] = []
         for path in files:
-            texts = list(_prompts(_read(path)))
+            texts = list(_prompts(_read(path, "prep.exclude: ")))
             if not texts:
                 raise ConfigError(f"prep.exclude: {path} holds no prompt")
             found += [BenchmarkPrompt(path.name, i, text) for i, text in enumerate(texts, 1)]
@@ -111,18 +111,21 @@ def _runs(text: str, ngram: int) -> Iterator[int]:
 
 
 def read_prompts(path: Path) -> list[str]:
-    """Return the prompts of a file as `Exclusions.load` reads it, in order.
+    """Return the first prompt of each row of a file that `Exclusions.load` reads, in order.
+
+    Later turns of a row (MT-bench has two) are no question without the answer before them.
 
     Raises:
         ConfigError: if it cannot be read or holds no prompt.
     """
-    texts = list(_prompts(_read(path)))
+    first = (next(_prompts(row), None) for row in _read(path))
+    texts = [text for text in first if text is not None]
     if not texts:
         raise ConfigError(f"{path} holds no prompt")
     return texts
 
 
-def _read(path: Path) -> list[object]:
+def _read(path: Path, about: str = "") -> list[object]:
     try:
         text = path.read_text(encoding="utf-8-sig")
         try:
@@ -130,7 +133,7 @@ def _read(path: Path) -> list[object]:
         except ValueError:
             return [json.loads(line) for line in text.split("\n") if line.strip()]
     except (OSError, ValueError) as exc:
-        raise ConfigError(f"prep.exclude: {path} cannot be read: {exc}") from exc
+        raise ConfigError(f"{about}{path} cannot be read: {exc}") from exc
     return value if isinstance(value, list) else [value]
 
 

@@ -97,6 +97,10 @@ class StatePaths:
         """The last status, written for readers without a daemon."""
         return self.root / "status.json"
 
+    def draft_run(self, run: str) -> Path:
+        """Return the folder of a training run: `run` itself if it is one, else below drafts/."""
+        return Path(run) if Path(run).is_dir() else self.drafts / run
+
     @property
     def history(self) -> Path:
         """The course of the run, a line every half minute."""

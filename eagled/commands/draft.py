@@ -120,7 +120,7 @@ def draft_export(
     if dtype not in ("bfloat16", "float32"):
         raise UsageError(f"--dtype {dtype!r}: accepted are bfloat16 and float32")
     loaded = load(config).config
-    folder = Path(run) if Path(run).is_dir() else StatePaths(loaded.run.state_dir).drafts / run
+    folder = StatePaths(loaded.run.state_dir).draft_run(run)
     target = target_config(resolve_model(loaded.target.model, loaded.target.revision))
     written = export_draft(
         weights_of(folder), out, target, engine=_engine(engine), version=version,
@@ -154,8 +154,8 @@ def draft_estimate(
 
 def _say_estimate(found: GreedyEstimate) -> None:
     say(
-        f"{len(found.answers)} greedy answers of {found.asked} prompts; "
-        f"{found.looping} left out because they loop"
+        f"{len(found.answers)} greedy answers of {found.asked} prompts; left out: "
+        f"{found.looping} that loop, {found.short} that are over at once"
     )
     for when, estimate in (("before", found.before), ("after", found.after)):
         say(f"{when}: {_length(estimate)}")

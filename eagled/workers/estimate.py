@@ -18,9 +18,10 @@ import torch
 
 from eagled.config import Config
 from eagled.decontaminate import read_prompts
-from eagled.errors import ArtifactError
+from eagled.errors import ArtifactError, ConfigError
 from eagled.lanes import lane_for
 from eagled.paths import StatePaths
+from eagled.server.model_folder import read_model_facts
 from eagled.shards.backend_transformers import TransformersBackend
 from eagled.shards.reader import ShardDataset
 from eagled.shards.target import read_target, resolve_model
@@ -64,13 +65,17 @@ class GreedyEstimate:
     before: Estimate
     after: Estimate
 
+    @property
+    def short(self) -> int:
+        """Answers that were left out because they are over at once."""
+        return self.asked - self.looping - len(self.answers)
+
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON-ready values, with the words of what it is."""
         return {
             "kind": "estimate", "asked": self.asked, "looping": self.looping,
             "answers": len(self.answers),
-            "tokens": sum(a.n_answer for a in self.answers),
-            "looping_used": sum(a.looping for a in self.answers),
+            "short": self.short, "tokens": sum(a.n_answer for a in self.answers),
             "before": self.before.to_dict(), "after": self.after.to_dict(),
         }  # fmt: skip
 
@@ -80,12 +85,11 @@ def estimate_run(config: Config, run: str, asked: Asked) -> GreedyEstimate:
 
     Raises:
         ArtifactError: if the run has no checkpoint, or every answer loops.
-        ConfigError: if target or prompts cannot be read.
+        ConfigError: if target or prompts cannot be read, or a prompt does not fit.
     """
     torch.set_num_threads(config.train.threads or torch.get_num_threads())
     paths = StatePaths(config.run.state_dir)
-    folder = Path(run) if Path(run).is_dir() else paths.drafts / run
-    trained = weights_of(folder)
+    trained = weights_of(paths.draft_run(run))
     target = resolve_model(config.target.model, config.target.revision)
     found = _answers(config, target, trained, asked)
     samples = [
@@ -130,6 +134,7 @@ def _answers(config: Config, target: Path, trained: DraftWeights, asked: Asked) 
         renderer.prompt_ids([Message(Role.USER, text)], None, thinking=config.sampling.thinking)
         for text in texts
     ]
+    _refuse_long(prompts, asked, read_model_facts(target).context)
     backend = TransformersBackend(
         read_target(target), layers=trained.geometry.layers, device="cpu", dtype="float32"
     )
@@ -144,6 +149,16 @@ def _answers(config: Config, target: Path, trained: DraftWeights, asked: Asked) 
             "over at once; there is no acceptance to estimate"
         )
     return _Answers(backend, len(every), looping, used)
+
+
+def _refuse_long(prompts: Sequence[Sequence[int]], asked: Asked, context: int | None) -> None:
+    for number, prompt in enumerate(prompts, 1):
+        if context is not None and len(prompt) + asked.max_new_tokens > context:
+            raise ConfigError(
+                f"{asked.prompts}: prompt {number} has {len(prompt)} tokens, and with an answer of "
+                f"{asked.max_new_tokens} it does not fit the target's {context}; take it out, or "
+                "lower --max-new-tokens"
+            )
 
 
 def _size(paths: StatePaths, trained: DraftWeights) -> float:
