@@ -211,10 +211,7 @@ def _disk(facts: Facts) -> Parts:
     status, shards, history = facts["status"], facts["shards"], facts["history"]
     disk = status.get("disk", {})
     rows = [(words, _gib(disk.get(key))) for key, words in _DISK_WORDS.items()]
-    if shards:
-        last = shards[-1]
-        rows += [("in shards", _gib(last["bytes"])), ("tokens in shards", last["tokens"]),
-                 ("samples in shards", last["samples"])]  # fmt: skip
+    held = [(s["samples"], s["tokens"], _gib(s["bytes"])) for s in shards[-1:]]
     sizes = {
         "state directory": _column(history, "used_bytes", _GIB),
         "shards": _column(shards, "bytes", _GIB) or _column(history, "shard_bytes", _GIB),
@@ -222,6 +219,7 @@ def _disk(facts: Facts) -> Parts:
     }
     return [
         report.table(("disk", "GiB"), rows),
+        report.table(("samples in shards", "tokens", "GiB"), held),
         _over_time({name: sizes[name] for name in ("state directory", "shards") if sizes[name]},
                    title="Disk used", ylabel="GiB"),
         _over_time({"free": sizes["free"]}, title="Disk free", ylabel="GiB"),

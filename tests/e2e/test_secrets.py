@@ -39,9 +39,13 @@ def _printed(config: Path, socket: Path) -> str:
     commands = (
         ("config", "--show"), ("config", "--show", "--json"), ("status", "--json"),
         ("events", "--json"), ("failures", "--json"), ("doctor", "--json"), ("samples", "--json"),
+        ("report", "--json"), ("report",),
     )  # fmt: skip
     said = [eagled(*c, "--config", str(config), cwd=config.parent) for c in commands]
-    api = [str(call.get(socket, path)) for path in ("/v1/status", "/v1/events", "/v1/failures")]
+    api = [
+        str(call.get(socket, path))
+        for path in ("/v1/status", "/v1/events", "/v1/failures", "/v1/report")
+    ]
     return "\n".join([*(f"{d.stdout}{d.stderr}" for d in said), *api])
 
 

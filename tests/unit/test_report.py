@@ -104,7 +104,6 @@ def test_the_run_s_database_is_gathered(tmp_path: Path) -> None:
     assert (11, 11) == (facts["lengths"]["samples"], facts["lengths"]["read"])
     assert [10, 0, 1] == facts["lengths"]["prompt"][:3]
     assert [["d", "short", 11, 3, 22, 40, 0, None, None, None]] == facts["lengths"]["groups"]
-    assert "enqueued" in {event["kind"] for event in facts["events"]} or facts["events"] == []
     assert ["lanes.short.limit", "8", "file"] in facts["provenance"]["settings"]
     assert "run.seed" not in {row[0] for row in facts["provenance"]["settings"]}
 
@@ -141,7 +140,7 @@ def test_the_course_is_bounded_and_survives_a_torn_line(tmp_path: Path) -> None:
     assert path.stat().st_size <= 8000 + 1000
     assert times == sorted(times)
     assert 39 == times[-1]
-    assert times[0] < 20 < len(times) + 20
+    assert times[0] < 39 - len(times)  # what is old is coarser, not gone
 
 
 def test_a_thinned_curve_keeps_its_end_and_its_mean() -> None:
