@@ -119,7 +119,8 @@ def test_streamed_request_has_its_receipt_at_the_end(
         lines = [line[6:] for line in reply.read().decode().splitlines() if line.startswith("data")]
     events = [json.loads(line) for line in lines if line != "[DONE]"]
 
-    assert ["hidden_states" in e["meta_info"] for e in events] == [False] * 11 + [True]
+    # A busy server puts several tokens into one event, so their number is not fixed.
+    assert [e for e in events[:-1] if "hidden_states" in e["meta_info"]] == []
     check_reply(events[-1], prompt, qwen3_reference)
 
 
