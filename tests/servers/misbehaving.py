@@ -13,6 +13,7 @@ Runs as a process: `python -m tests.servers.misbehaving [port [settings]]` print
 - prefix_abort: whether an abort ends every request whose rid begins with the given one
 - deaf_aborts: how many aborts are not heard
 - bodies: {path: body} answered as they are, before anything else
+- open: whether what is `held` may be answered
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ class Server:
             "prefix_abort": True,
             "deaf_aborts": 0,
             "bodies": {},
+            "open": True,
         }
+        self.opened = asyncio.Event()
         self.count: Counter[str] = Counter()
         self.peak: Counter[str] = Counter()
         self.now: Counter[str] = Counter()
@@ -133,11 +136,19 @@ class Server:
                 return self.settings["health"]["status"], ""
             case "/_set":
                 self.settings |= request.json()
+                self.gate()
             case "/abort_request":
                 self._abort(request.json()["rid"])
             case _:
                 return 404, {"detail": "Not Found"}
         return 200, ""
+
+    def gate(self) -> None:
+        """Let through what is held, or hold it."""
+        if self.settings["open"]:
+            self.opened.set()
+        else:
+            self.opened.clear()
 
     def _abort(self, rid: str) -> None:
         self.aborted.append(rid)
@@ -196,6 +207,11 @@ class Server:
         if close:
             await writer.drain()
             raise Cut
+
+    async def _do_held(self, asked: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        """Answer well once the setting `open` is true."""
+        await self.opened.wait()
+        await self._do_answer(asked, writer)
 
     async def _do_model(
         self,
@@ -295,6 +311,7 @@ async def main(port: int, settings: dict[str, Any]) -> None:
     """Serve until killed."""
     server = Server()
     server.settings |= settings
+    server.gate()
     listener = await asyncio.start_server(
         server.connection, "127.0.0.1", port, limit=64 << 20, backlog=1024
     )
