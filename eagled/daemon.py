@@ -392,10 +392,10 @@ async def _bounded(work: Awaitable[object], timeout_s: float, what: str) -> None
     try:
         async with asyncio.timeout(timeout_s):
             await work
-    except EagledError as exc:
-        logger.error("failed: what=%r error=%s", what, exc)  # noqa: TRY400 - the cause is outside
     except TimeoutError:
         logger.error("gave up waiting for what=%r after_s=%g", what, timeout_s)  # noqa: TRY400 - the traceback is that of the timer
+    except (EagledError, OSError) as exc:
+        logger.error("failed: what=%r error=%s", what, exc)  # noqa: TRY400 - the cause is outside
     except Exception:
         logger.exception("failed: what=%r", what)
 

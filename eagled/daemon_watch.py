@@ -53,6 +53,7 @@ class Watch:
         self._sent_at = now
         one_pass = runtime.config.extract.one_pass
         self._spool = SpoolWatch(runtime.config) if one_pass else None
+        self._disk_told = False
         self._swept_at = now
 
     async def tick(self) -> None:
@@ -114,13 +115,14 @@ class Watch:
             bytes_per_s=run.progress.shard_byte_rate(),
             pending_bytes=round(run.extract.pending_tokens * per_token) if per_token else 0,
         )
-        before, run.disk = run.disk, run.governor.look(space, load)
-        await self._tell_disk(before, run.disk)
+        run.disk = run.governor.look(space, load)
+        run.apply_hold()
+        self._show_disk(run.disk)
         ballast = Ballast(run.paths.ballast, run.config.disk)
         done = await asyncio.to_thread(ballast.look, space, run.disk)
+        await self._tell_disk(run.disk)  # a full disk refuses it, so all else comes before
         if done:
             await run.store.add_event(EventKind.BALLAST, str(run.paths.ballast), done)
-        run.apply_hold()
 
     async def _look_at_spool(self) -> None:
         """Let generation wait while too many states do, and remove what belongs to nobody."""
@@ -137,13 +139,19 @@ class Watch:
             self._swept_at = now
             await asyncio.to_thread(watch.sweep, run.paths.database)
 
-    async def _tell_disk(self, before: DiskView | None, view: DiskView) -> None:
-        """Write an event when the governor changes its mind, and keep its alarms."""
+    async def _tell_disk(self, view: DiskView) -> None:
+        """Write an event when the governor has changed its mind, as soon as the disk takes it."""
         run = self._run
-        if view.paused != (before is not None and before.paused):
-            kind = EventKind.DISK_LOW if view.paused else EventKind.DISK_OK
-            await run.store.add_event(kind, str(run.paths.root), view.reason or "room again")
-            run.doorbell.ring()
+        if view.paused == self._disk_told:
+            return
+        run.doorbell.ring()
+        kind = EventKind.DISK_LOW if view.paused else EventKind.DISK_OK
+        await run.store.add_event(kind, str(run.paths.root), view.reason or "room again")
+        self._disk_told = view.paused
+
+    def _show_disk(self, view: DiskView) -> None:
+        """Keep the governor's alarms."""
+        run = self._run
         run.board.keep("disk", view.reason, when=view.paused, level="error")
         text = "the disk is nearly full: generation waits until there is room"
         run.board.keep("disk_full", text, when=view.critical, level="error")
@@ -239,7 +247,7 @@ def write_snapshot(path: Path, document: dict[str, Any]) -> None:
 async def _guarded(name: str, chore: Callable[[], Awaitable[None]]) -> None:
     try:
         await chore()
-    except OSError as exc:  # a full disk fails every time: a line, no traceback
+    except (EagledError, OSError) as exc:  # a full disk fails every time: a line, no traceback
         logger.error("housekeeping failed chore=%s error=%s", name, exc)  # noqa: TRY400 - the cause is outside
     except Exception:
         logger.exception("housekeeping failed chore=%s", name)

@@ -112,14 +112,17 @@ def look(path: Path, reader: Callable[[Store], Any]) -> Any:
 
 
 class DaemonProcess:
-    """`eagled run` as a child; `log` is what it printed."""
+    """`eagled run` as a child; `log` is what it printed.
 
-    def __init__(self, config: Path, **env: str) -> None:
+    `argv` is another command that becomes a daemon of this configuration.
+    """
+
+    def __init__(self, config: Path, argv: Sequence[str] = (), **env: str) -> None:
         self.config = config
         self.socket = config.parent / "state/control.sock"
         self._log = (config.parent / "daemon.log").open("ab")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "eagled", "run", "--config", str(config)],
+            argv or [sys.executable, "-m", "eagled", "run", "--config", str(config)],
             cwd=config.parent,
             env=clean_env(**env),
             stdout=self._log,
@@ -145,9 +148,11 @@ class DaemonProcess:
         """Call it."""
         return call.post(self.socket, path, body)
 
-    def until(self, ready: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    def until(
+        self, ready: Callable[[dict[str, Any]], bool], timeout_s: float = DEADLINE_S
+    ) -> dict[str, Any]:
         """Wait until its status satisfies `ready`, and return that status."""
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + timeout_s
         while True:
             assert self._process.poll() is None, f"it ended with {self.returncode}:\n{self.log}"
             with contextlib.suppress(UnreachableError):
@@ -201,9 +206,9 @@ class DaemonProcess:
 
 
 @contextmanager
-def daemon(config: Path, **env: str) -> Iterator[DaemonProcess]:
+def daemon(config: Path, argv: Sequence[str] = (), **env: str) -> Iterator[DaemonProcess]:
     """Run a daemon until the block ends."""
-    process = DaemonProcess(config, **env)
+    process = DaemonProcess(config, argv, **env)
     try:
         yield process
     finally:

@@ -147,7 +147,7 @@ class Store:
     @property
     def alarms(self) -> tuple[str, ...]:
         """Return what an operator should know about the store itself right now."""
-        found = [self._backend.stamp_error]
+        found = [self._backend.stamp_error, self._writer.trouble]
         if self.failed.done():
             found.append(f"the store has failed: {self.failed.result()}")
         return tuple(a for a in found if a)

@@ -31,6 +31,7 @@ LOW_WATER = 2048  # and at which they go on
 MAX_WEIGHT = 512  # rows of one transaction
 BUSY_TRIES = 6  # of 5 s each: an offline tool that holds the lock longer is a fault
 IDLE_SYNC_S = 1.0  # the last stamp of a burst is synced after this
+TROUBLE_S = 60.0  # a refusal older than this says nothing of the disk now; outcomes try each 5 s
 
 Item = tuple[AnyOp, "asyncio.Future[Any]"]
 
@@ -61,6 +62,8 @@ class Writer:
         self._closing = False
         self._idle = True
         self._task: asyncio.Task[None] | None = None
+        self._refusal = ""
+        self._refused_at = 0.0
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
 
     def start(self) -> None:
@@ -71,6 +74,12 @@ class Writer:
     def depth(self) -> int:
         """Operations that wait."""
         return len(self._waiting)
+
+    @property
+    def trouble(self) -> str:
+        """What the disk said to the last transaction, if it refused it lately; else empty."""
+        now = asyncio.get_running_loop().time()
+        return self._refusal if now - self._refused_at < TROUBLE_S else ""
 
     async def submit(self, op: Op[R]) -> R:
         """Return the result of `op` after it is durable.
@@ -123,8 +132,10 @@ class Writer:
             self._fail(exc)
             raise
         except BaseException as exc:
-            log.critical("the writer died; the store takes nothing more", exc_info=exc)
-            self._fail(exc)
+            cause = store_error(exc, self._path) if isinstance(exc, sqlite3.Error) else exc
+            trace = None if isinstance(cause, DiskError) else exc  # of a disk it says nothing
+            log.critical("the writer died; the store takes nothing more: %s", cause, exc_info=trace)
+            self._fail(cause)
 
     def _fail(self, exc: BaseException) -> None:
         if not self.failed.done():
@@ -180,11 +191,12 @@ class Writer:
             batch = await self._run(ops)
         except DiskError as exc:
             log.error("transaction given up, %d operations: %s", len(ops), exc)  # noqa: TRY400 - the cause is the disk, not a line of code
+            self._refusal, self._refused_at = str(exc), asyncio.get_running_loop().time()
             for _, future in items:
                 if not future.done():
                     future.set_exception(DiskError(str(exc)))
             return
-        self._idle = False
+        self._idle, self._refusal = False, ""
         for (op, future), result in zip(items, batch.results, strict=True):
             if future.cancelled():
                 self._take_back(op, result)

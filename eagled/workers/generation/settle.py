@@ -324,12 +324,14 @@ class Settler:
         self._charges.pop(claim.fence.sample_id, None)
 
     async def stored(self, write: Callable[[], Awaitable[_T]]) -> _T:
-        """Write, and again while the disk refuses."""
+        """Write, and again while the disk refuses; that is said once an outcome."""
+        level = logging.WARNING
         while True:
             try:
                 return await write()
             except DiskError as exc:
-                _log.warning("outcome waits for the disk: %s", exc)
+                _log.log(level, "outcome waits for the disk: %s", exc)
+                level = logging.DEBUG
                 await asyncio.sleep(DISK_RETRY_S)
 
 

@@ -6,6 +6,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 
+from eagled.errors import EagledError
+
 _log = logging.getLogger(__name__)
 
 
@@ -15,6 +17,7 @@ class TaskSet:
     def __init__(self, on_error: Callable[[BaseException], None]) -> None:
         self._tasks: dict[asyncio.Task[None], Callable[[], None] | None] = {}
         self._on_error = on_error
+        self._told = False
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -43,8 +46,17 @@ class TaskSet:
             return
         error = task.exception()
         if error is not None:
-            _log.error("task failed name=%s", task.get_name(), exc_info=error)
+            self._tell(task.get_name(), error)
             self._on_error(error)
+
+    def _tell(self, name: str, error: BaseException) -> None:
+        """Log a failure: an error of ours ends everything, so its first line is enough."""
+        if not isinstance(error, EagledError):
+            _log.error("task failed name=%s", name, exc_info=error)
+            return
+        level = logging.DEBUG if self._told else logging.ERROR
+        self._told = True
+        _log.log(level, "task failed name=%s error=%s", name, error)
 
     async def drained(self, timeout_s: float) -> bool:
         """Wait until none is left; return whether that came about in time."""
