@@ -129,10 +129,15 @@ def _encode_lossless(bits: Bits, hidden_size: int) -> Piece:
             begin, end = end, end + block.size
             rest = planes[begin:end]
             _split(block, exponent, rest.reshape(block.shape), sign, wide)
-            frame = _local.compress(exponent.data)
-            chunks += [rest.data, memoryview(frame)]
-            sizes.append(len(rest) + len(frame))
+            made = lossless_block(exponent, rest)
+            chunks += made
+            sizes.append(sum(map(len, made)))
     return Piece(tuple(chunks), tuple(sizes))
+
+
+def lossless_block(exponent: Bytes, rest: Bytes) -> tuple[memoryview, memoryview]:
+    """Return a block of one layer from its planes, both contiguous; `rest` is not copied."""
+    return flat_bytes(rest), memoryview(_local.compress(exponent.data))
 
 
 def _split(bits: Bits, exponent: Bytes, rest: Bytes, sign: Bytes, wide: Bits) -> None:

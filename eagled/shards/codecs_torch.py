@@ -1,8 +1,8 @@
 """The codecs on tensors, on any device: the same bits as `codecs.py` gives.
 
 Encoding fp8 is here only (torch converts to e4m3 fast on CPU and GPU). The byte planes of
-`lossless` are split and joined on the device, so that a GPU moves them instead of bf16; zstd itself
-runs on the CPU.
+`lossless` are split and joined on the device; zstd itself runs on the CPU. `encode_states` takes
+tensors where they are, and only what is stored crosses to the host (with `lossless`, the planes).
 """
 
 from __future__ import annotations
@@ -11,8 +11,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from eagled.shards.codecs import E4M3_MAX, MIN_PEAK, Piece, flat_bytes
-from eagled.shards.format import Bits
+from eagled.shards.codecs import (
+    E4M3_MAX,
+    MIN_PEAK,
+    Piece,
+    block_rows,
+    flat_bytes,
+    lossless_block,
+)
+from eagled.shards.format import Bits, Codec
 
 COMPARE_EVERY = 16  # rows between two whose error is summed: the sums cost as much as encoding
 _STRIP_ROWS = 64  # keeps intermediate float32 values inside the CPU's cache
@@ -71,18 +78,52 @@ def join_planes(exponent: torch.Tensor, rest: torch.Tensor) -> torch.Tensor:
     return bits.view(torch.bfloat16)
 
 
+def encode_states(codec: Codec, states: torch.Tensor, hidden_size: int) -> Piece:
+    """Return states on any device in stored form, the same bytes as `codecs.encode` gives.
+
+    Args:
+        codec: how they are stored.
+        states: bf16 [rows, L*D]; finite for fp8.
+        hidden_size: D.
+    """
+    if codec == "raw":
+        return Piece((flat_bytes(states.view(torch.int16).cpu().numpy()),))
+    if codec == "lossless":
+        return _encode_lossless(states, hidden_size)
+    codes, scale = encode_fp8(states, states.shape[1] // hidden_size)
+    return Piece(
+        (flat_bytes(codes.view(torch.uint8).cpu().numpy()),),
+        scale=scale.cpu().numpy(),
+        errors=_errors(states, codes, scale),
+    )
+
+
+def _encode_lossless(states: torch.Tensor, hidden_size: int) -> Piece:
+    chunks: list[memoryview] = []
+    for part in torch.split(states, block_rows(hidden_size)):
+        layers = part.view(len(part), -1, hidden_size).transpose(0, 1).contiguous()  # [L, r, D]
+        exponent, rest = (plane.cpu().numpy() for plane in split_planes(layers))
+        for one, other in zip(exponent, rest, strict=True):
+            chunks += lossless_block(one, other)
+    sizes = [len(a) + len(b) for a, b in zip(chunks[::2], chunks[1::2], strict=True)]
+    return Piece(tuple(chunks), tuple(sizes))
+
+
 def encode_fp8_bits(bits: Bits, hidden_size: int) -> Piece:
     """Return bf16 bits [rows, L*D] as fp8, with the sums of its errors."""
     rows, width = bits.shape
     layers = width // hidden_size
     states = as_bf16(bits)
-    codes = np.empty((rows, width), np.uint8)
-    scale = np.empty((rows, layers), np.float32)
+    codes = torch.empty((rows, width), dtype=torch.float8_e4m3fn)
+    scale = torch.empty((rows, layers))
     for at in range(0, rows, _STRIP_ROWS):
-        q, s = encode_fp8(states[at : at + _STRIP_ROWS], layers)
-        codes[at : at + _STRIP_ROWS] = q.view(torch.uint8).numpy()
-        scale[at : at + _STRIP_ROWS] = s.numpy()
-    return Piece((flat_bytes(codes),), scale=scale, errors=_errors(states, codes, scale))
+        strip = slice(at, at + _STRIP_ROWS)
+        codes[strip], scale[strip] = encode_fp8(states[strip], layers)
+    return Piece(
+        (flat_bytes(codes.view(torch.uint8).numpy()),),
+        scale=scale.numpy(),
+        errors=_errors(states, codes, scale),
+    )
 
 
 def as_bf16(bits: Bits) -> torch.Tensor:
@@ -93,12 +134,12 @@ def as_bf16(bits: Bits) -> torch.Tensor:
 
 
 def _errors(
-    states: torch.Tensor, codes: npt.NDArray[np.uint8], scale: npt.NDArray[np.float32]
+    states: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor
 ) -> npt.NDArray[np.float64]:
-    """Return `errors.ERROR_SUMS` by layer, [L, 6], over every COMPARE_EVERY-th row."""
+    """Return `losses.ERROR_SUMS` by layer, [L, 6], over every COMPARE_EVERY-th row."""
     layers = scale.shape[1]
-    picked = torch.from_numpy(codes[::COMPARE_EVERY])
-    back = decode_fp8(picked, torch.from_numpy(scale[::COMPARE_EVERY]))
+    picked = codes[::COMPARE_EVERY].contiguous()
+    back = decode_fp8(picked, scale[::COMPARE_EVERY])
     true = states[::COMPARE_EVERY].float().view(len(picked), layers, -1)  # [r, L, D]
     got = back.float().view_as(true)
     off = (got - true).abs()
@@ -112,4 +153,4 @@ def _errors(
         true.double().square().sum((0, 2)),
         true.abs().amax((0, 2)),
     )
-    return torch.stack([s.double() for s in sums], dim=1).numpy()
+    return torch.stack([s.double() for s in sums], dim=1).cpu().numpy()

@@ -25,6 +25,7 @@ from tests.unit.shards.helpers import HIDDEN, LAYERS, manifest, random_bits, sam
 
 ANY_BITS = arrays(np.uint16, st.tuples(st.integers(0, 9), st.just(3 * HIDDEN)))
 FINITE = st.integers(0, 0xFFFF).filter(lambda b: b & 0x7F80 != 0x7F80)
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 FINITE_BITS = arrays(np.uint16, st.tuples(st.integers(1, 5), st.just(3 * HIDDEN)), elements=FINITE)
 
 
@@ -70,6 +71,45 @@ def test_planes_on_tensors_are_the_same() -> None:
     assert np.array_equal(expected[1], rest.numpy())
     back = codecs_torch.join_planes(exponent, rest)
     assert np.array_equal(back.view(torch.int16).numpy().view(np.uint16), bits)
+
+
+@pytest.mark.parametrize("codec", ["raw", "lossless", "fp8"])
+@pytest.mark.parametrize("device", DEVICES)
+def test_states_are_encoded_where_they_are(
+    monkeypatch: pytest.MonkeyPatch, codec: Codec, device: str
+) -> None:
+    """From a tensor on any device come the bytes, scales and errors that come from its bits."""
+    monkeypatch.setattr(codecs, "BLOCK_BYTES", 16 * HIDDEN)
+    bits = random_bits(np.random.default_rng(3), (50, 3 * HIDDEN))
+    states = codecs_torch.as_bf16(bits).to(device)
+    ours, theirs = encode(codec, bits, HIDDEN), codecs_torch.encode_states(codec, states, HIDDEN)
+
+    assert np.array_equal(joined(ours), joined(theirs))
+    assert ours.sizes == theirs.sizes
+    assert len(ours.sizes) == (12 if codec == "lossless" else 0)
+    assert (ours.scale is None) == (theirs.scale is None)
+    if ours.scale is not None and theirs.scale is not None:
+        assert np.array_equal(ours.scale, theirs.scale)
+        assert ours.errors is not None
+        assert theirs.errors is not None
+        assert np.allclose(ours.errors, theirs.errors, rtol=1e-12)
+        back = codecs_torch.decode_fp8(
+            codecs_torch.encode_fp8(states, 3)[0], torch.from_numpy(ours.scale).to(device)
+        )
+        assert np.array_equal(
+            decode_fp8(joined(ours).reshape(bits.shape), ours.scale, HIDDEN),
+            back.cpu().view(torch.int16).numpy().view(np.uint16),
+        )
+
+
+def test_rows_inside_a_wider_array_are_encoded_alike() -> None:
+    """Where rows have gaps between them (a slice of columns), blocks are the same."""
+    wide = random_bits(np.random.default_rng(4), (9, 5 * HIDDEN))
+    inside = wide[:, HIDDEN : 4 * HIDDEN]
+    ours = encode("lossless", inside, HIDDEN)
+
+    assert np.array_equal(joined(ours), joined(encode("lossless", inside.copy(), HIDDEN)))
+    assert np.array_equal(lossless_back(inside, HIDDEN), inside)
 
 
 def test_a_damaged_block_is_refused() -> None:
