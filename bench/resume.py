@@ -13,7 +13,8 @@ CMD is its command line with {input} (JSONL of ShareGPT rows with `id`), {output
 and {at_once} in it; CMD of --again is the one that resumes. For SpecForge that is
 `python scripts/regenerate_train_data.py --model m --max-tokens 64 --concurrency {at_once}
 --input-file-path {input} --output-file-path {output} --server-address {host}:{port}`, with
-`--resume` added in --again. Prints one JSON line.
+`--resume` added in --again. A script that ends before it was killed, or with an error, ends the
+bench with the last lines that it printed. Prints one JSON line.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,7 @@ MEDIAN_S, SPREAD = 0.15, 0.8  # of a reply's time
 NAME = re.compile(r"row-(\d{6})")
 KILLS = (1 / 3, 2 / 3)
 DEADLINE_S = 600.0
+LAST_LINES = 30  # of a script that ended by itself
 
 
 # -- the server
@@ -217,15 +219,14 @@ def peer(n: int, at_once: int, first: str, again: str) -> dict[str, Any]:
         slots = {"input": given, "output": made, "host": HOST, "port": port, "at_once": at_once}
         began, command = time.monotonic(), first
         for share in KILLS:
-            process = _start(command, slots)
-            _until(lambda at=share: _answered(port) >= n * at, "a part of the rows")  # type: ignore[misc] # bound at once
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            with _script(command, slots, Path(folder)) as script:
+                script.until(lambda at=share: _answered(port) >= n * at)  # type: ignore[misc] # bound at once
             command = again
-        code = _start(again, slots).wait(DEADLINE_S)
+        with _script(again, slots, Path(folder)) as script:
+            script.finish()
         took_s = time.monotonic() - began
         found = [int(name) for name in _names(made)]
-        return _report("peer", n, found, _seen(port), took_s) | {"exit": code}
+        return _report("peer", n, found, _seen(port), took_s)
 
 
 def _row(row: int) -> dict[str, Any]:
@@ -233,10 +234,50 @@ def _row(row: int) -> dict[str, Any]:
     return {"id": f"row-{row:06}", "conversations": turns}
 
 
-def _start(command: str, slots: dict[str, Any]) -> subprocess.Popen[bytes]:
-    argv = shlex.split(command.format(**slots))
-    out = subprocess.DEVNULL
-    return subprocess.Popen(argv, stdout=out, stderr=out, start_new_session=True)
+class _Script:
+    """A peer's script as a process; what it prints goes to `log`."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self._process = process
+        self._log = log
+
+    def until(self, done: Callable[[], bool]) -> None:
+        """Wait for a condition.
+
+        Raises:
+            SystemExit: if the script ends before.
+        """
+        _until(lambda: done() or self._process.poll() is not None, "a part of the rows")
+        if not done():
+            raise self._ended("before it was to be killed")
+
+    def finish(self) -> None:
+        """Wait for its end.
+
+        Raises:
+            SystemExit: if it fails.
+        """
+        if self._process.wait(DEADLINE_S):
+            raise self._ended("when it resumed")
+
+    def _ended(self, when: str) -> SystemExit:
+        lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+        said = "\n".join(lines[-LAST_LINES:])
+        return SystemExit(f"the script ended with {self._process.returncode} {when}:\n{said}")
+
+
+@contextmanager
+def _script(command: str, slots: dict[str, Any], folder: Path) -> Iterator[_Script]:
+    """Start a script with all that it starts in a group of its own; SIGKILL the group after."""
+    argv, log = shlex.split(command.format(**slots)), folder / "script.log"
+    with log.open("ab") as out:
+        process = subprocess.Popen(argv, stdout=out, stderr=out, start_new_session=True)
+    try:
+        yield _Script(process, log)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _names(path: Path) -> Iterator[str]:
