@@ -66,7 +66,13 @@ tokenizers: ## Real tokenizers for tests (84 MB, into ~/.cache/eagled/tokenizers
 crash: $(VENV)/.ready ## 300 SIGKILLs and 100 power cuts (about half an hour); see docs/benchmarks.md
 	@$(BIN)/python -m bench.crash --kills 300 --cuts 100
 
+docs: $(VENV)/.ready ## Generated pages and pictures, anew
+	@$(BIN)/python -m eagled.config_template
+	@$(BIN)/python -m eagled.commands.reference
+	@$(BIN)/python -m eagled.metrics > docs/metrics.md
+	@$(BIN)/python -m eagled.tui.screenshot --docs docs/images
+
 clean: ## Remove environments and caches, never a state directory
 	rm -rf $(VENV) $(SGLANG_VENV) .oracle-venv .peers-venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-.PHONY: help .venv demo test check lint faults sglang-env test-sglang oracle peers-env tokenizers crash clean
+.PHONY: help .venv demo test check lint faults docs sglang-env test-sglang oracle peers-env tokenizers crash clean

@@ -98,6 +98,13 @@ def top(
     once: Annotated[
         bool, typer.Option("--once", help="Print one frame as text and leave.")
     ] = False,
+    light: Annotated[
+        bool | None,
+        typer.Option("--light/--dark", help="Colours for a light or a dark background."),
+    ] = None,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Play a recorded run; needs no daemon.")
+    ] = False,
     config: ConfigOption = None,
 ) -> None:
     """Watch and steer the daemon in the terminal."""
@@ -105,12 +112,13 @@ def top(
     from eagled.tui.launch import run_top
 
     code = run_top(
-        client_socket(config),
+        None if demo else client_socket(config),
         refresh_hz=refresh,
         readonly=readonly,
         ascii_only=ascii_only or None,
-        state_dir=client_state_dir(config),
+        state_dir=None if demo else client_state_dir(config),
         once=once,
+        light=light,
     )
     raise typer.Exit(code)
 

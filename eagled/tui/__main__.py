@@ -1,4 +1,4 @@
-"""`python -m eagled.tui --socket PATH`: the screen without the rest of the command line."""
+"""`python -m eagled.tui [--socket PATH]`: the screen without the rest of the command line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from eagled.tui.launch import run_top
 def main() -> int:
     """Read the arguments and run the screen."""
     parser = argparse.ArgumentParser(prog="python -m eagled.tui", description="Watch a daemon.")
-    parser.add_argument("--socket", type=Path, required=True, help="the control socket")
+    parser.add_argument("--socket", type=Path, help="the control socket; none plays a recording")
     parser.add_argument("--hz", type=float, help="status requests a second, at most 4")
     parser.add_argument("--readonly", action="store_true", help="keys that change the run are off")
     parser.add_argument(

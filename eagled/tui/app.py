@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, ClassVar
 from urllib.parse import quote
+from uuid import uuid4
 
 from textual import events
 from textual.app import App, ComposeResult
@@ -28,7 +29,7 @@ from eagled.clock import Clock, SystemClock
 from eagled.errors import EagledError, UnreachableError
 from eagled.printable import printable
 from eagled.tui import panels
-from eagled.tui.dialogs import MAX_LIMIT, MAX_PRIORITY, NumberDialog
+from eagled.tui.dialogs import MAX_LIMIT, MAX_PRIORITY, ConfirmDialog, NumberDialog
 from eagled.tui.lines import Line
 from eagled.tui.panels import View
 from eagled.tui.source import StatusSource, kind_of, reason_of
@@ -45,8 +46,9 @@ _MIN_TABLE = 4  # title, heads and two rows
 _MIN_LOG = 4
 _LANES_SHARE = 0.45  # most of the left side's height that lanes take
 _BIG_STEP_FROM = 20  # limits above it move by ten
+HELD_PHASES = frozenset({"paused", "draining"})
 _HANGUP_CODE = 129  # as a shell reports SIGHUP
-_KEYS_LINE = " p pause  c limit  +/- step  P prio  u undo  z freeze  tab table  ? help  q quit"
+_KEYS_LINE = " p pause  P all  c number  +/- step  u undo  z freeze  tab table  ? help  q quit"
 
 
 class TopApp(App[int]):
@@ -81,8 +83,8 @@ class TopApp(App[int]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("p", "pause", "pause or resume the lane or dataset", id="pause"),
-        Binding("c", "set_limit", "set the lane's limit", id="limit"),
-        Binding("P", "set_priority", "set the dataset's priority", id="priority"),
+        Binding("c", "set_number", "set the lane's limit or the dataset's priority", id="number"),
+        Binding("P", "pause_all", "pause or resume everything, after a question", id="pause.all"),
         Binding("plus,equals_sign", "step(1)", "limit or priority up", id="step.up"),
         Binding("minus", "step(-1)", "limit or priority down", id="step.down"),
         Binding("u", "undo", "undo the last change", id="undo"),
@@ -126,7 +128,7 @@ class TopApp(App[int]):
         self._ask_now = asyncio.Event()
         self._blurred = False
         self._asked_events = float("-inf")
-        self.theme = "ansi-dark"
+        self.theme = "ansi-light" if self.look.light else "ansi-dark"
         self.set_class(self.look.ascii_only, "-ascii-only")
         if first is not None:
             self.state.take_old(first)
@@ -335,27 +337,33 @@ class TopApp(App[int]):
             paused = target.paused if wanted is None else bool(wanted)
             self._change(target, {"paused": not paused})
 
-    def action_set_limit(self) -> None:
-        """Ask for the lane's limit."""
-        self._ask_number("lane", "a limit belongs to a lane: tab to the lanes")
-
-    def action_set_priority(self) -> None:
-        """Ask for the dataset's priority."""
-        self._ask_number("dataset", "a priority belongs to a dataset: tab to the datasets")
-
-    def _ask_number(self, kind: Kind, otherwise: str) -> None:
+    def action_set_number(self) -> None:
+        """Ask for the lane's limit, or for the dataset's priority."""
         target = self._target()
         if target is None or not self._may_change():
             return
-        if target.kind != kind:
-            self.say(otherwise)
-            return
+        dialog = NumberDialog(target, ascii_only=self.look.ascii_only)
 
         def set_it(number: int | None) -> None:
             if number is not None and self._may_change():
-                self._change(target, {target.field: number})
+                self._change(target, {target.field: number}, dialog.key)
 
-        self.push_screen(NumberDialog(target, ascii_only=self.look.ascii_only), set_it)
+        self.push_screen(dialog, set_it)
+
+    def action_pause_all(self) -> None:
+        """Ask whether everything shall stand still, or go on when it does."""
+        if not self._may_change():
+            return
+        held = self.state.snapshot.phase in HELD_PHASES
+        verb = "resume" if held else "pause"
+        dialog = ConfirmDialog(_WORDS_OF_ALL[verb], ascii_only=self.look.ascii_only)
+
+        def decided(yes: bool | None) -> None:  # noqa: FBT001 - Textual's callback
+            if yes and self._may_change():
+                work = self._tell(f"/v1/{verb}", verb, dialog.key)
+                self.run_worker(work, group="post", exit_on_error=False)
+
+        self.push_screen(dialog, decided)
 
     def action_step(self, by: int) -> None:
         """Move the limit or the priority by one step; quick presses add up."""
@@ -373,7 +381,8 @@ class TopApp(App[int]):
     def action_undo(self) -> None:
         """Take the last change back."""
         if self._may_change():
-            self.run_worker(self._undo(), group="post", exit_on_error=False)
+            work = self._tell("/v1/undo", "undo", uuid4().hex)
+            self.run_worker(work, group="post", exit_on_error=False)
 
     def action_freeze(self) -> None:
         """Hold the picture still, or let it go on."""
@@ -384,35 +393,39 @@ class TopApp(App[int]):
         """Leave; the daemon runs on."""
         self.exit(0)
 
-    def _change(self, target: Target, change: Mapping[str, object]) -> None:
+    def _change(self, target: Target, change: Mapping[str, object], key: str = "") -> None:
         self.state.wait_for(target, change)
         self.redraw()
-        self.run_worker(self._send(target, change), group="post", exit_on_error=False)
+        work = self._send(target, change, key or uuid4().hex)
+        self.run_worker(work, group="post", exit_on_error=False)
 
-    async def _send(self, target: Target, change: Mapping[str, object]) -> None:
+    async def _send(self, target: Target, change: Mapping[str, object], key: str) -> None:
         name = f"{target.kind} {target.label}"
         what = ", ".join(_told(field, value) for field, value in change.items())
         path = f"/v1/{target.kind}s/{quote(target.key, safe='')}"
-        ok, text = await self._post(path, change, f"{name}: {what}")
+        ok, text = await self._post(path, change, f"{name}: {what}", key)
         self.state.answered(target, change, ok=ok)
         self.say(text if ok else f"{name} {text}", bad=not ok)
         self._ask_now.set()
         self.redraw()
 
-    async def _undo(self) -> None:
-        ok, text = await self._post("/v1/undo", {}, "undone")
-        self.say(text if ok else f"undo {text}", bad=not ok)
+    async def _tell(self, path: str, verb: str, key: str) -> None:
+        ok, text = await self._post(path, {}, f"{verb}: done", key)
+        self.say(text if ok else f"{verb} {text}", bad=not ok)
         self._ask_now.set()
 
-    async def _post(self, path: str, body: Mapping[str, object], done: str) -> tuple[bool, str]:
+    async def _post(
+        self, path: str, body: Mapping[str, object], done: str, key: str
+    ) -> tuple[bool, str]:
         """Send one change after the ones before it; return whether it was made, and what to say.
 
-        The daemon's own words come first; `done` is for an answer without any.
+        The daemon's own words come first; `done` is for an answer without any. What has the same
+        `key` is made once.
         """
         async with self._post_order:
             try:
                 async with asyncio.timeout(POST_TIMEOUT_S):
-                    reply = await self._source.post(path, body)
+                    reply = await self._source.post(path, body, key=key)
             except UnreachableError as error:
                 return False, f"not confirmed: {error}"
             except EagledError as error:
@@ -466,6 +479,17 @@ def stepped(kind: Kind, now: int, by: int) -> int | None:
     return min(max(now + by * size, 1), MAX_LIMIT)
 
 
+_WORDS_OF_ALL = {
+    "pause": (
+        "PAUSE EVERYTHING", "", "what    every lane and extraction",
+        "effect  nothing new is sent anywhere; what runs is finished and kept",
+        "undo    P again; it stays so over restarts until then",
+    ),
+    "resume": (
+        "RESUME EVERYTHING", "", "what    every lane that is not paused by itself, and extraction",
+        "undo    P again",
+    ),
+}  # fmt: skip
 _KEY_SIGNS = {"plus": "+", "equals_sign": "=", "minus": "-", "question_mark": "?", "slash": "/",
               "colon": ":", "left_square_bracket": "[", "right_square_bracket": "]",
               "left_curly_bracket": "{", "right_curly_bracket": "}",

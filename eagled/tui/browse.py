@@ -9,8 +9,9 @@ meanwhile nothing is done.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
+from uuid import uuid4
 
 from textual import events
 from textual.app import ComposeResult
@@ -20,12 +21,13 @@ from eagled.errors import EagledError
 from eagled.printable import printable
 from eagled.tui import app as first
 from eagled.tui.app import ASK_TIMEOUT_S, TopApp
-from eagled.tui.commands import COMMAND_HELP, parse_command
+from eagled.tui.commands import COMMAND_HELP, command_of, parse_command
 from eagled.tui.desk import KNOBS, LEVELS, PAGE, Wanted, parse_wanted
 from eagled.tui.dialogs import ConfirmDialog, HelpScreen, LineDialog
 from eagled.tui.inspector import make_doc
 from eagled.tui.lines import Line
 from eagled.tui.page import Page
+from eagled.tui.palette import Entry, Palette, action_entry, action_of
 from eagled.tui.panels import View
 from eagled.tui.records import (
     Cause,
@@ -45,12 +47,12 @@ _EVERY_S = {"lanes": 2.0, "samples": 2.0, "failures": 5.0, "disk": 15.0, "traini
             "inspector": 5.0}  # fmt: skip
 _OPEN = frozenset({"waiting", "queued", "generating", "retry_wait"})
 _KEYS = {
-    "lanes": " p pause  c limit  +/- step  enter samples  u undo  esc back  ? help  q quit",
+    "lanes": " p pause  P all  c limit  +/- step  enter samples  u undo  esc back  ? help  q quit",
     "samples": " enter open  / filter  space mark  r retry  X reject  L move  esc back  ? help",
     "failures": " enter samples  r retry  u undo  esc back  : commands  ? help  q quit",
     "disk": " left/right change  w store so from now on  esc back  ? help  q quit",
     "events": " F follow  l level  / find  A alarm seen  enter go to  esc back  ? help  q quit",
-    "datasets": " p pause  P priority  +/- step  enter samples  u undo  esc back  ? help  q quit",
+    "datasets": " p pause  c priority  +/- step  enter samples  u undo  esc back  ? help  q quit",
     "training": " esc back  : commands  ? help  q quit",
     "inspector": " / find  n N next  { } special  ( ) edge  [ ] sample  v ids  r X L  esc  ?",
 }
@@ -113,7 +115,7 @@ class BrowseApp(TopApp):
         Binding("left", "knob(-1)", "what-if: the value before", id="knob.before"),
         Binding("right", "knob(1)", "what-if: the next value", id="knob.next"),
         Binding("w", "store_so", "store states by this option, after a question", id="store"),
-        Binding("colon,ctrl+p", "command", "commands", id="command"),
+        Binding("colon,ctrl+p", "command", "commands, and every key by name", id="command"),
     ]  # fmt: skip
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - those of TopApp
@@ -282,13 +284,13 @@ class BrowseApp(TopApp):
         if name in ("overview", "lanes", "datasets"):
             kind = self._table()[0]
             wanted = Wanted(lane=key) if kind == "lane" else Wanted(dataset=key)
-            self._list(wanted)
+            self.list_samples(wanted)
         elif name == "samples":
             self.open_sample(key)
         elif name == "failures":
             cause = self._cause(key)
             if cause is not None:
-                self._list(Wanted(cause.state, cause.dataset, None, cause.reason))
+                self.list_samples(Wanted(cause.state, cause.dataset, None, cause.reason))
         elif name == "events":
             self._open_event(key)
 
@@ -318,7 +320,8 @@ class BrowseApp(TopApp):
             self._asked_at.pop("samples", None)
             self.look_now()
 
-    def _list(self, wanted: Wanted) -> None:
+    def list_samples(self, wanted: Wanted) -> None:
+        """Show the list of samples that a filter lets through."""
         self.state.desk.look_for(wanted)
         self.state.desk.known.discard("samples")
         self.state.marks.clear()
@@ -420,7 +423,7 @@ class BrowseApp(TopApp):
         if problem:
             self.say(problem, bad=True)
         else:
-            self._list(wanted)
+            self.list_samples(wanted)
 
     def action_follow(self) -> None:
         """Follow the event log, or stop."""
@@ -525,17 +528,27 @@ class BrowseApp(TopApp):
             "checked just now; if the number changes nothing is done",
         ]
 
+        self._confirm(lines, path, {**body, "expect": n}, verb, word=str(n) if typed else "")
+
+    def _confirm(
+        self, lines: Sequence[str], path: str, body: Mapping[str, object], verb: str, *,
+        word: str = "",
+    ) -> None:  # fmt: skip
+        """Ask, and send on a yes; whatever is pressed how often, it is done once."""
+        dialog = ConfirmDialog(lines, word=word, ascii_only=self.look.ascii_only)
+
         def decided(yes: bool | None) -> None:  # noqa: FBT001 - Textual's callback
             if yes and self._may_change():
-                work = self._commit(path, {**body, "expect": n}, verb)
-                self.run_worker(work, group="post", exit_on_error=False)
+                self._begin(path, body, verb, dialog.key)
 
-        word = str(n) if typed else ""
-        dialog = ConfirmDialog(lines, word=word, ascii_only=self.look.ascii_only)
         self.push_screen(dialog, decided)
 
-    async def _commit(self, path: str, body: Mapping[str, object], verb: str) -> None:
-        ok, text = await self._post(path, body, f"{verb}: done")
+    def _begin(self, path: str, body: Mapping[str, object], verb: str, key: str) -> None:
+        work = self._commit(path, body, verb, key)
+        self.run_worker(work, group="post", exit_on_error=False)
+
+    async def _commit(self, path: str, body: Mapping[str, object], verb: str, key: str) -> None:
+        ok, text = await self._post(path, body, f"{verb}: done", key)
         self.say(text if ok else f"{verb} {text}", bad=not ok)
         self.state.marks.clear()
         self._asked_at.clear()
@@ -547,8 +560,7 @@ class BrowseApp(TopApp):
         if new is None:
             self.say("no new alarm")
         elif self._may_change():
-            work = self._commit("/v1/alarms/ack", {"kind": new.kind}, "alarm")
-            self.run_worker(work, group="post", exit_on_error=False)
+            self._begin("/v1/alarms/ack", {"kind": new.kind}, "alarm", uuid4().hex)
 
     def action_knob(self, by: int) -> None:
         """Change an assumption of the disk plan; nothing is done with it."""
@@ -574,20 +586,22 @@ class BrowseApp(TopApp):
             f"price   {found.trade}",
             "effect  from the next shard on; stored ones stay",
         ]
-
-        def decided(yes: bool | None) -> None:  # noqa: FBT001 - Textual's callback
-            if yes and self._may_change():
-                work = self._commit("/v1/plan/disk", {"choose": found.name}, "store")
-                self.run_worker(work, group="post", exit_on_error=False)
-
-        self.push_screen(ConfirmDialog(lines, ascii_only=self.look.ascii_only), decided)
+        self._confirm(lines, "/v1/plan/disk", {"choose": found.name}, "store")
 
     # --- commands and help
 
     def action_command(self) -> None:
-        """Ask for a command."""
-        self._ask_line("COMMAND", [f"{words:<30} {what}" for words, what in COMMAND_HELP], "",
-                       self.run_command)  # fmt: skip
+        """Ask for a command, or for a key by what it does."""
+        palette = Palette(entries(), ascii_only=self.look.ascii_only)
+
+        def chosen(answer: str | None) -> None:
+            action = action_of(answer) if answer else None
+            if action is not None:
+                self.call_later(self.run_action, action)
+            elif answer:
+                self.run_command(answer)
+
+        self.push_screen(palette, chosen)
 
     def run_command(self, text: str) -> None:
         """Do what a typed command says."""
@@ -608,18 +622,10 @@ class BrowseApp(TopApp):
             self._send_command(found.path, found.body, text, ask=found.ask)
 
     def _send_command(self, path: str, body: Mapping[str, object], text: str, *, ask: str) -> None:
-        def send() -> None:
-            self.run_worker(self._commit(path, body, text), group="post", exit_on_error=False)
-
-        def decided(yes: bool | None) -> None:  # noqa: FBT001 - Textual's callback
-            if yes and self._may_change():
-                send()
-
-        if not ask:
-            send()
-            return
-        lines = [printable(f":{text}"), "", ask]
-        self.push_screen(ConfirmDialog(lines, ascii_only=self.look.ascii_only), decided)
+        if ask:
+            self._confirm([printable(f":{text}"), "", ask], path, body, text)
+        else:
+            self._begin(path, body, text, uuid4().hex)
 
     def action_help(self) -> None:
         """Show every key."""
@@ -634,6 +640,18 @@ _ASKERS: Mapping[str, Callable[[BrowseApp], Any]] = {
     "training": BrowseApp._ask_training,  # noqa: SLF001 - same module
     "inspector": BrowseApp._ask_inspector,  # noqa: SLF001 - same module
 }
+
+
+def entries() -> list[Entry]:
+    """Return everything that the palette offers."""
+    typed = [Entry(words, what, command_of(words)) for words, what in COMMAND_HELP]
+    views = [Entry(name, f"the view {name}", name) for name in VIEWS]
+    keys = [
+        action_entry(first.shown_key(b.key.split(",")[0]), b.description, b.action)
+        for b in (*BrowseApp.BINDINGS, *TopApp.BINDINGS)
+        if isinstance(b, Binding) and not b.action.startswith("view(") and b.action != "command"
+    ]
+    return [*typed, *views, *keys]
 
 
 def key_list() -> list[tuple[str, str]]:

@@ -14,7 +14,6 @@ from eagled.errors import UsageError
 from eagled.tui.views import VIEWS
 
 COMMAND_HELP: tuple[tuple[str, str], ...] = (
-    ("overview … training", "a view by its name"),
     ("sample UID", "one sample"),
     ("pause [LANE|DATASET]", "without a name everything, after a question"),
     ("resume [LANE|DATASET]", "go on"),
@@ -22,10 +21,16 @@ COMMAND_HELP: tuple[tuple[str, str], ...] = (
     ("limit LANE|DATASET N", "requests at once"),
     ("priority DATASET N", "higher is earlier"),
     ("share LANE|DATASET N", "weight beside the others"),
-    ("extract start|pause", "hidden states"),
+    ("extract start|pause", "begin or stop taking hidden states"),
     ("undo", "take the last change back"),
     ("quit", "leave; the daemon runs on"),
 )
+
+
+def command_of(words: str) -> str:
+    """Return what is typed for a line of the help; it ends in a space when more has to follow."""
+    first, *rest = words.split()
+    return f"{first} " if any(not word.startswith("[") for word in rest) else first
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, TypeVar
+from uuid import uuid4
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -17,14 +18,14 @@ from eagled.tui.state import Target
 MAX_LIMIT = 100_000  # more than any server takes; a typing error should not get through
 MAX_PRIORITY = 1000  # as in the configuration
 
-_CSS = """
+DIALOG_CSS = """
 {name} {{ align: center middle; background: transparent; }}
 {name} > * {{
     width: {width}; max-width: 96%; height: auto; max-height: 90%;
     border: round ansi_default; padding: 0 1; background: ansi_default;
 }}
 """
-_FIELD_CSS = """
+FIELD_CSS = """
 NumberDialog Static { height: auto; }
 NumberDialog Input, NumberDialog Input:focus {
     border: none; height: 1; width: 14; padding: 0 1; margin: 1 0; text-style: bold;
@@ -34,12 +35,34 @@ NumberDialog Input:nocolor { text-style: bold underline; }
 """
 
 
-class NumberDialog(ModalScreen[int | None]):
+Answer = TypeVar("Answer")
+
+
+class Dialog(ModalScreen[Answer]):
+    """A question that is answered once: a second Enter, however quick, finds it closed.
+
+    `key` names what comes of the answer, so that the daemon counts it once as well.
+    """
+
+    ENABLE_COMMAND_PALETTE = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.key = uuid4().hex
+        self._answered = False
+
+    def settle(self, answer: Answer) -> None:
+        """Close with an answer, unless there was one already."""
+        if not self._answered:
+            self._answered = True
+            self.dismiss(answer)
+
+
+class NumberDialog(Dialog[int | None]):
     """Ask for a lane's limit or a dataset's priority; the target does not move meanwhile."""
 
-    CSS = _CSS.format(name="NumberDialog", width=58) + _FIELD_CSS
+    CSS = DIALOG_CSS.format(name="NumberDialog", width=58) + FIELD_CSS
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "leave it as it is")]
-    ENABLE_COMMAND_PALETTE = False
 
     def __init__(self, target: Target, *, ascii_only: bool = False) -> None:
         super().__init__()
@@ -70,11 +93,11 @@ class NumberDialog(ModalScreen[int | None]):
         if problem:
             self.query_one("#message", Static).update(Content(problem))
         else:
-            self.dismiss(number)
+            self.settle(number)
 
     def action_cancel(self) -> None:
         """Close and change nothing."""
-        self.dismiss(None)
+        self.settle(None)
 
 
 _MEANING = {
@@ -99,7 +122,7 @@ def checked(target: Target, text: str) -> tuple[int | None, str]:
 class HelpScreen(ModalScreen[None]):
     """Every key and what it does, made from the bindings themselves."""
 
-    CSS = _CSS.format(name="HelpScreen", width=70) + "HelpScreen Static { height: auto; }"
+    CSS = DIALOG_CSS.format(name="HelpScreen", width=70) + "HelpScreen Static { height: auto; }"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,question_mark,q,enter", "close", "close the help")
     ]
@@ -124,14 +147,13 @@ class HelpScreen(ModalScreen[None]):
         self.dismiss(None)
 
 
-class LineDialog(ModalScreen[str | None]):
+class LineDialog(Dialog[str | None]):
     """Ask for one line of text: a filter, words to find, a command."""
 
-    CSS = _CSS.format(name="LineDialog", width=72) + _FIELD_CSS.replace(
+    CSS = DIALOG_CSS.format(name="LineDialog", width=72) + FIELD_CSS.replace(
         "NumberDialog", "LineDialog"
     )
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "leave it as it is")]
-    ENABLE_COMMAND_PALETTE = False
 
     def __init__(
         self, title: str, about: Sequence[str], text: str = "", *, ascii_only: bool = False
@@ -158,27 +180,26 @@ class LineDialog(ModalScreen[str | None]):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Close with the text."""
-        self.dismiss(event.value.strip())
+        self.settle(event.value.strip())
 
     def action_cancel(self) -> None:
         """Close and change nothing."""
-        self.dismiss(None)
+        self.settle(None)
 
 
-class ConfirmDialog(ModalScreen[bool]):
+class ConfirmDialog(Dialog[bool]):
     """Say what would be done, and ask; Enter and Esc leave everything as it is.
 
     `word` is what has to be typed for a change that takes data away; empty: the key y does.
     """
 
-    CSS = _CSS.format(name="ConfirmDialog", width=72) + _FIELD_CSS.replace(
+    CSS = DIALOG_CSS.format(name="ConfirmDialog", width=72) + FIELD_CSS.replace(
         "NumberDialog", "ConfirmDialog"
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,n,enter", "answer(False)", "leave it as it is"),
         Binding("y", "yes", "do it"),
     ]
-    ENABLE_COMMAND_PALETTE = False
 
     def __init__(self, lines: Sequence[str], *, word: str = "", ascii_only: bool = False) -> None:
         super().__init__()
@@ -205,16 +226,16 @@ class ConfirmDialog(ModalScreen[bool]):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Do it only if the word is right."""
-        self.dismiss(event.value.strip() == self._word)
+        self.settle(event.value.strip() == self._word)
 
     def action_yes(self) -> None:
         """Do it, unless a word is asked for."""
         if not self._word:
-            self.dismiss(True)  # noqa: FBT003 - the dialog's answer
+            self.settle(True)  # noqa: FBT003 - the dialog's answer
 
     def action_answer(self, answer: bool) -> None:  # noqa: FBT001 - the binding's argument
         """Close with an answer."""
-        self.dismiss(answer)
+        self.settle(answer)
 
 
 _HELP = (

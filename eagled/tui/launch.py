@@ -13,7 +13,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,23 +30,26 @@ _PLAIN_TIMEOUT_S = 10.0
 
 
 def run_top(
-    socket: Path,
+    socket: Path | None,
     *,
     refresh_hz: float | None = None,
     readonly: bool = False,
     ascii_only: bool | None = None,
     state_dir: Path | None = None,
     once: bool = False,
+    light: bool | None = None,
 ) -> int:
     """Run the screen until the operator leaves; return the process's exit code.
 
     Args:
-        socket: the daemon's control socket; need not exist yet.
+        socket: the daemon's control socket, which need not exist yet; None plays the recording
+            that comes with eagled.
         refresh_hz: status requests a second, at most 4; None: 2, or 1 over ssh.
         readonly: keys that change the run are off.
         ascii_only: draw with ASCII characters; None: when the locale is not UTF-8.
         state_dir: where the daemon's last status lies; None: beside the socket.
         once: print one frame as plain text, for logs, and leave.
+        light: colours for a light background; None: as the terminal says in COLORFGBG.
 
     Returns:
         0, or 69 when a plain status was asked of a daemon that does not answer.
@@ -57,8 +60,9 @@ def run_top(
             "eagled top: this terminal cannot draw a screen; here is one frame. "
             "`eagled status --watch` repeats, `eagled status --json` is for programs\n"
         )
+    source = _source(socket)
     if once or not can_draw():
-        return asyncio.run(print_plain(SocketSource(socket), ascii_only=ascii_chars))
+        return asyncio.run(print_plain(source, ascii_only=ascii_chars))
     for stuck in ("COLUMNS", "LINES"):  # exported ones would hide the terminal's real size
         os.environ.pop(stuck, None)
     os.environ.setdefault("TEXTUAL_FPS", "15")
@@ -71,16 +75,31 @@ def run_top(
     from eagled.tui.widgets import Look
 
     app = BrowseApp(
-        SocketSource(socket),
+        source,
         refresh_hz=_rate(refresh_hz),
         readonly=readonly,
-        look=Look(colour=colour, ascii_only=ascii_chars),
-        first=last_snapshot(StatePaths(state_dir or socket.parent).snapshot),
+        look=Look(colour=colour, ascii_only=ascii_chars, light=_is_light(light)),
+        first=_first(socket, state_dir),
         watch_terminal=True,
     )
+    app.state.live_word = "DEMO" if socket is None else "LIVE"
     with _quiet_stderr():
         code = app.run()
     return code if code is not None else app.return_code or 0
+
+
+def _source(socket: Path | None) -> StatusSource:
+    if socket is not None:
+        return SocketSource(socket)
+    from eagled.tui.replay import FIRST_ANSWERS_S, Replay, load_recording
+
+    return Replay(load_recording(), SystemClock(), start_s=FIRST_ANSWERS_S)
+
+
+def _first(socket: Path | None, state_dir: Path | None) -> Mapping[str, object] | None:
+    if socket is None:
+        return None
+    return last_snapshot(StatePaths(state_dir or socket.parent).snapshot)
 
 
 def can_draw() -> bool:
@@ -91,6 +110,12 @@ def can_draw() -> bool:
 
 def _utf8() -> bool:
     return locale.getpreferredencoding(do_setlocale=False).lower().replace("-", "") == "utf8"
+
+
+def _is_light(wanted: bool | None) -> bool:  # noqa: FBT001 - three-valued
+    """Whether the background is light; `15;0` means light letters on black."""
+    background = os.environ.get("COLORFGBG", "").rpartition(";")[2]
+    return background in {"7", "15"} if wanted is None else wanted
 
 
 def _rate(wanted: float | None) -> float:

@@ -41,8 +41,8 @@ class StatusSource(Protocol):
             EagledError: if the daemon refuses or does not answer.
         """
 
-    async def post(self, path: str, body: Mapping[str, object]) -> object:
-        """Change something; return the daemon's answer.
+    async def post(self, path: str, body: Mapping[str, object], *, key: str = "") -> object:
+        """Change something; return the daemon's answer. What has the same `key` counts once.
 
         Raises:
             EagledError: if the daemon refuses or does not answer.
@@ -87,9 +87,9 @@ class SocketSource:
         """Ask one thing."""
         return await (await self._connected()).get(path, **query)
 
-    async def post(self, path: str, body: Mapping[str, object]) -> object:
+    async def post(self, path: str, body: Mapping[str, object], *, key: str = "") -> object:
         """Send one change."""
-        return await (await self._connected()).post(path, body)
+        return await (await self._connected()).post(path, body, key=key or None)
 
     async def close(self) -> None:
         """Close the connection, if there is one."""

@@ -98,7 +98,8 @@ class TopState:
         self.current = "overview"
         self.match: tuple[int, int] | None = None
         self.marks: set[str] = set()
-        self.word: Literal["", "DENIED", "VERSION", "DEMO"] = ""
+        self.word: Literal["", "DENIED", "VERSION"] = ""
+        self.live_word: Literal["LIVE", "DEMO"] = "LIVE"
         self.problem = ""
         self.reason = ""
         self.tries = 0
@@ -119,7 +120,7 @@ class TopState:
         before, self.snapshot = self.snapshot.epoch, parse_status(document)
         if before is not None and self.snapshot.epoch not in (before, None):
             self._restarted_at = now
-        self.word = self.word if self.word == "DEMO" else ""
+        self.word = ""
         if self.snapshot.api not in (None, API):
             self.word = "VERSION"
         self._received = now
@@ -190,7 +191,7 @@ class TopState:
         """Return what the header says of the connection."""
         now = self.clock.monotonic()
         down = 0.0 if self._down_since is None else now - self._down_since
-        base = Link("LIVE", self.age_s, self.tries, down, self.reason, self.problem)
+        base = Link(self.live_word, self.age_s, self.tries, down, self.reason, self.problem)
         if self._frozen_at is not None:
             return replace(base, kind="FROZEN", age_s=now - self._frozen_at)
         if self.word:

@@ -54,19 +54,26 @@ _NO_COLOUR: dict[Style, RichStyle] = {
     "special": RichStyle(bold=True),
     "match": RichStyle(reverse=True, bold=True),
 }
+_LIGHT: dict[Style, RichStyle] = {  # yellow and cyan can hardly be read on white
+    **_COLOUR,
+    "title": RichStyle(bold=True, color="blue"),
+    "warn": RichStyle(bold=True, color="magenta"),
+    "spark": RichStyle(color="blue"),
+}
 _CURSOR = RichStyle(reverse=True, bold=True)  # one style: colours under reverse are hard to read
 
 
 @dataclass(frozen=True)
 class Look:
-    """How style names become terminal styles."""
+    """How style names become terminal styles; `light` is for a light background."""
 
     colour: bool = True
     ascii_only: bool = False
+    light: bool = False
 
     def strip(self, drawn: Drawn, width: int, *, dimmed: bool) -> Strip:
         """Return one line as a strip of `width` cells."""
-        styles = _COLOUR if self.colour else _NO_COLOUR
+        styles = (_LIGHT if self.light else _COLOUR) if self.colour else _NO_COLOUR
         segments = []
         for text, name in clip(drawn.line, width):
             style = styles["dim"] if dimmed else styles[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ _STATUS: dict[str, Any] = json.loads((HERE / "status.json").read_bytes())
 EVENTS: list[dict[str, Any]] = [
     json.loads(line) for line in (HERE / "events.jsonl").read_text("utf-8").splitlines()
 ]
+DEADLINE_S = 30.0  # of a condition; it comes about in milliseconds
 AT_MS = int(_STATUS["at_ms"])
 
 
@@ -39,6 +41,7 @@ class FakeSource:
         self.error: Exception | None = None
         self.post_error: Exception | None = None
         self.posts: list[tuple[str, dict[str, object]]] = []
+        self.keys: list[str] = []
         self.reply: object = {}
         self.answers: dict[str, object] = {}
         self.gets: list[tuple[str, dict[str, str | int]]] = []
@@ -63,8 +66,9 @@ class FakeSource:
             raise self.error
         return self.answers.get(path, {})
 
-    async def post(self, path: str, body: Mapping[str, object]) -> object:
+    async def post(self, path: str, body: Mapping[str, object], *, key: str = "") -> object:
         """Keep the change."""
+        self.keys.append(key)
         self.posts.append((path, dict(body)))
         if self.post_error is not None:
             raise self.post_error
@@ -102,8 +106,9 @@ def screen_text(app: App[Any]) -> str:
 
 
 async def wait_for(pilot: Pilot[Any], condition: Callable[[], bool]) -> None:
-    """Let the screen work until `condition` holds; fail after many turns."""
-    for _ in range(200):
+    """Let the screen work until `condition` holds; fail when it does not come about at all."""
+    end = time.monotonic() + DEADLINE_S
+    while time.monotonic() < end:
         if condition():
             return
         await pilot.pause()

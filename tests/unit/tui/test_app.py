@@ -13,7 +13,7 @@ from eagled.clock import FakeClock
 from eagled.errors import UnreachableError, UsageError
 from eagled.tui import panels
 from eagled.tui.app import BLURRED_HZ, TopApp, stepped
-from eagled.tui.dialogs import NumberDialog
+from eagled.tui.dialogs import ConfirmDialog, NumberDialog
 from eagled.tui.state import STALE_S
 from eagled.tui.widgets import Look, Table
 from tests.unit.tui.doubles import AT_MS, FakeSource, make_app, screen_text, status, wait_for
@@ -167,19 +167,34 @@ async def test_limit_dialog_refuses(typed: str) -> None:
 
 
 async def test_priority_dialog() -> None:
-    """P sets a dataset's priority, also a negative one; on a lane it explains itself."""
+    """On a dataset c sets the priority, also a negative one."""
     app, source, _ = make_app()
     async with app.run_test(size=LARGE, notifications=True) as pilot:
         await _shown(app, pilot)
-        await pilot.press("P")
-        await wait_for(pilot, lambda: "a priority belongs to a dataset" in screen_text(app))
-        await pilot.press("tab", "down", "P")
+        await pilot.press("tab", "down", "c")
         await wait_for(pilot, lambda: isinstance(app.screen, NumberDialog))
         app.screen.query_one(Input).value = "-7"
         await pilot.press("enter")
         await wait_for(pilot, lambda: bool(source.posts))
 
     assert [("/v1/datasets/mixture-of-thoughts", {"priority": -7})] == source.posts
+
+
+@pytest.mark.parametrize(("phase", "path"), [("generating", "/v1/pause"), ("paused", "/v1/resume")])
+async def test_everything_is_held_after_a_question(phase: str, path: str) -> None:
+    """P asks first: Enter and Esc change nothing, y pauses all, or resumes what stands still."""
+    app, source, _ = make_app(FakeSource(status(phase=phase)))
+    async with app.run_test(size=SMALL) as pilot:
+        await _shown(app, pilot)
+        for key in ("enter", "escape", "y"):
+            assert [] == source.posts
+            await pilot.press("P")
+            await wait_for(pilot, lambda: isinstance(app.screen, ConfirmDialog))
+            await pilot.press(key)
+            await wait_for(pilot, lambda: not isinstance(app.screen, ConfirmDialog))
+        await wait_for(pilot, lambda: bool(source.posts))
+
+    assert [(path, {})] == source.posts
 
 
 @pytest.mark.parametrize(
@@ -386,7 +401,7 @@ async def test_no_colour() -> None:
 
 
 async def test_ascii_only() -> None:
-    """With ASCII asked for, nothing else is on the screen, in dialogs neither."""
+    """With ASCII asked for, nothing else is on the screen, in dialogs and messages neither."""
     app, _, _ = make_app(look=Look(ascii_only=True))
     async with app.run_test(size=LARGE, notifications=True) as pilot:
         text = await _shown(app, pilot)
@@ -396,7 +411,7 @@ async def test_ascii_only() -> None:
         dialog = screen_text(app)
 
         await pilot.press("escape", "u")
-        await wait_for(pilot, lambda: "undone" in screen_text(app))
+        await wait_for(pilot, lambda: "undo: done" in screen_text(app))
         toast = screen_text(app)
 
     assert ">short" in text
