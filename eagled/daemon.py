@@ -67,6 +67,7 @@ from eagled.server.client import SglangClient
 from eagled.server.model_folder import read_model_facts
 from eagled.shards.target import resolve_model
 from eagled.socket_path import daemon_socket
+from eagled.status import rates_before
 from eagled.store import LaneRow, StateLock, Store
 from eagled.supervise import STOP_S, Supervisor, worker_specs
 from eagled.types import EventKind
@@ -186,7 +187,7 @@ class Daemon:
                 _shortlist(config, self._paths),
             ),
             governor=DiskGovernor(config.disk, clock),
-            progress=Progress(),
+            progress=Progress(await asyncio.to_thread(rates_before, self._paths.snapshot)),
             board=AlarmBoard(clock),
             started_ms=clock.now_ms(),
             hold=settings.get(HOLD_SETTING, ""),

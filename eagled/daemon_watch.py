@@ -24,7 +24,7 @@ from eagled.errors import EagledError
 from eagled.history import HISTORY_EVERY_S, add_moment
 from eagled.progress import Point
 from eagled.server.client import SglangClient
-from eagled.status import bytes_per_token, finished_of, status_line, tokens_left
+from eagled.status import bytes_per_token, finished_of, held_of, status_line, tokens_left
 from eagled.types import EventKind
 
 logger = logging.getLogger(__name__)
@@ -193,6 +193,9 @@ class Watch:
                 shard_bytes=totals.n_bytes,
             )
         )
+                held=held_of(
+                    await run.store.lanes(), await run.store.datasets(), everything=bool(run.hold)
+                ),
 
     async def _write_snapshot(self) -> None:
         document = await self._actions.status()

@@ -1,19 +1,22 @@
 """How fast the run goes, remembered for the last quarter of an hour.
 
 Guarantee: constant memory; every rate and time left is a quotient of what this run really did, and
-None while that is not known.
+None while that is not known. Right after a restart a lane's rate is the one before it, and gives
+way to what is measured since; time for which an operator held a lane or a dataset does not count.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 
 EVERY_S = 5.0
 SPAN_S = 900.0
 _KEEP = int(SPAN_S / EVERY_S)
 _LEAST_S = 10.0  # a rate over less says nothing
+_BEFORE_S = 120.0  # what the rate of the life before weighs at first, in seconds of measuring
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,7 @@ class Point:
         extracted: samples in shards.
         shard_tokens: tokens in shards.
         shard_bytes: bytes in shards.
+        held: lanes and datasets that an operator holds, by the keys of `finished`.
     """
 
     at: float
@@ -35,12 +39,17 @@ class Point:
     extracted: int
     shard_tokens: int
     shard_bytes: int
+    held: frozenset[str] = field(default_factory=frozenset)
 
 
 class Progress:
-    """The points of the last `SPAN_S` seconds."""
+    """The points of the last `SPAN_S` seconds.
 
-    def __init__(self) -> None:
+    `before` has samples finished a second in the daemon's life before, by the keys of `finished`.
+    """
+
+    def __init__(self, before: Mapping[str, float] | None = None) -> None:
+        self._before = dict(before or {})
         self._points: deque[Point] = deque(maxlen=_KEEP)
 
     def due(self, now: float) -> bool:
@@ -56,8 +65,18 @@ class Progress:
         return [round(point.out_rates.get(lane, 0.0), 2) for point in self._points]
 
     def finish_rate(self, key: str) -> float | None:
-        """Return samples finished a second in a lane or dataset."""
-        return self._rate(lambda point: point.finished.get(key, 0))
+        """Return samples finished a second in a lane or dataset, while nobody held it."""
+        grown, seconds = 0, 0.0
+        for a, b in pairwise(self._points):
+            if key not in a.held:
+                grown += b.finished.get(key, 0) - a.finished.get(key, 0)
+                seconds += b.at - a.at
+        before = self._before.get(key)
+        if before is None:
+            return grown / seconds if seconds >= _LEAST_S and grown > 0 else None
+        weight = _BEFORE_S * max(0.0, 1 - seconds / SPAN_S)
+        rate = (max(0, grown) + before * weight) / (seconds + weight)
+        return rate if rate > 0 else None
 
     def extract_rate(self) -> float | None:
         """Return samples extracted a second."""

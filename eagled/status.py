@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
+
+import orjson
 
 from eagled.clock import iso_utc
 from eagled.control.protocol import API_VERSION
@@ -160,6 +163,36 @@ def finished_of(counters: Iterable[CounterRow]) -> Counter[str]:
             if row.lane is not None:
                 out[f"lane:{row.lane}"] += row.n
     return out
+
+
+def held_of(
+    lanes: Iterable[LaneRow], datasets: Iterable[DatasetRow], *, everything: bool
+) -> frozenset[str]:
+    """Return the lanes and datasets that an operator holds, by the keys of `finished_of`."""
+    rows = [(f"lane:{row.name}", row.paused) for row in lanes]
+    rows += [(f"dataset:{row.name}", row.paused) for row in datasets]
+    return frozenset(key for key, paused in rows if paused or everything)
+
+
+def rates_before(snapshot: Path) -> dict[str, float]:
+    """Return samples finished a second as the last document of the life before tells; blocking.
+
+    By the keys of `finished_of`; empty when there is no document that can be read.
+    """
+    try:
+        document = orjson.loads(snapshot.read_bytes())
+        rows = {f"{kind}:{name}": row for kind in ("lane", "dataset")
+                for name, row in document[f"{kind}s"].items()}  # fmt: skip
+        found = {key: _rate_told(row) for key, row in rows.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+    return {key: rate for key, rate in found.items() if rate is not None}
+
+
+def _rate_told(row: Mapping[str, Any]) -> float | None:
+    """Return the rate that a row's time left was made of."""
+    eta_s, n = row["eta_s"], sum(row[state] for state in OPEN_STATES)
+    return n / eta_s if eta_s and n > 0 and eta_s > 0 else None
 
 
 def open_work(counters: Iterable[CounterRow]) -> tuple[int, int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from eagled.progress import EVERY_S, SPAN_S, Point, Progress, time_left
 
 
@@ -49,3 +51,36 @@ def test_memory_and_span_are_bounded() -> None:
 
     assert int(SPAN_S / EVERY_S) == len(progress.out_history("short"))
     assert 86_400 / EVERY_S - 1 == progress.out_history("short")[-1]
+
+
+def test_after_a_restart_the_rate_is_the_one_before() -> None:
+    """At once it is the former one; what is measured since takes over within the span."""
+    progress = Progress({"lane:short": 2.0})
+    at_once = progress.finish_rate("lane:short")
+    progress.add(_point(0.0, 100))
+    progress.add(_point(120.0, 100))
+    without_one = progress.finish_rate("lane:short")
+    whole = Progress({"lane:short": 2.0})
+    for i in range(int(SPAN_S / EVERY_S) + 2):
+        whole.add(_point(i * EVERY_S, 5 * i))
+
+    assert 2.0 == at_once
+    assert without_one is not None
+    assert 0.5 < without_one < 1.0
+    assert 1.0 == round(whole.finish_rate("lane:short") or 0, 1)
+
+
+def test_time_that_a_lane_was_held_does_not_count() -> None:
+    """Ten seconds with twenty samples are two a second, whatever pause came between."""
+    progress = Progress()
+    for at, done, held in (
+        (0.0, 0, ""),
+        (10.0, 20, "lane:short"),
+        (400.0, 20, ""),
+        (410.0, 40, ""),
+    ):
+        progress.add(replace(_point(at, done), held=frozenset({held})))
+
+    assert (2.0, 0.1) == (
+        progress.finish_rate("lane:short"), round(progress.extract_rate() or 0, 1),
+    )  # fmt: skip

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import orjson
 from prometheus_client.parser import text_string_to_metric_families
 
 from eagled.disk import DiskView
@@ -20,6 +21,8 @@ from eagled.status import (
     ShardTotals,
     build_status,
     finished_of,
+    held_of,
+    rates_before,
     status_line,
     tokens_left,
 )
@@ -90,6 +93,35 @@ def test_times_left_come_from_this_runs_rates() -> None:
     assert 4.0 == document["datasets"]["a"]["eta_s"]
     assert 60.0 == document["extraction"]["eta_s"]
     assert None is _document()["lanes"]["short"]["eta_s"]
+
+
+def test_rates_outlive_a_restart(tmp_path: Path) -> None:
+    """The last document's times left give the rates they were made of; a torn one gives none."""
+    progress = Progress()
+    for at, n in ((0.0, 0), (10.0, 20)):
+        progress.add(Point(at, {}, {"lane:short": n, "dataset:a": n}, 0, 0, 0))
+    file = tmp_path / "status.json"
+    file.write_bytes(orjson.dumps(_document(progress=progress)))
+    told = rates_before(file)
+    broken = []
+    for raw in (b"", b'{"lanes": 7}', b"[]", b'{"lanes": {"a": {}}, "datasets": {}}'):
+        file.write_bytes(raw)
+        broken.append(rates_before(file))
+
+    assert {"lane:short": 2.0, "dataset:a": 2.0} == told
+    assert [{}] * 4 == broken
+    assert {} == rates_before(tmp_path / "none")
+
+
+def test_what_is_held_is_named() -> None:
+    """Paused lanes and datasets by name; all of them when everything is held."""
+    lanes, datasets = FACTS.lanes, FACTS.datasets
+    paused = {f"lane:{x.name}" for x in lanes if x.paused} | {
+        f"dataset:{x.name}" for x in datasets if x.paused
+    }
+
+    assert paused == held_of(lanes, datasets, everything=False)
+    assert len(lanes) + len(datasets) == len(held_of(lanes, datasets, everything=True))
 
 
 def test_bytes_to_come_are_measured_means() -> None:
