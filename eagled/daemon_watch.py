@@ -191,11 +191,11 @@ class Watch:
                 extracted=totals.samples,
                 shard_tokens=totals.tokens,
                 shard_bytes=totals.n_bytes,
-            )
-        )
                 held=held_of(
                     await run.store.lanes(), await run.store.datasets(), everything=bool(run.hold)
                 ),
+            )
+        )
 
     async def _write_snapshot(self) -> None:
         document = await self._actions.status()
