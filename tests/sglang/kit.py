@@ -18,7 +18,7 @@ import time
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,12 +85,20 @@ def install_plugin(folder: Path) -> Path:
     return folder
 
 
+_FIXED = ("--skip-tokenizer-init", "--context-length", "4096", "--max-running-requests", "16")
+
+
 def launch(
-    venv: Path, model: Path, port: int, log: Path, *flags: str, **env: str
+    venv: Path,
+    model: Path,
+    port: int,
+    log: Path,
+    *flags: str,
+    fixed: Sequence[str] = _FIXED,
+    **env: str,
 ) -> subprocess.Popen[bytes]:
     """Start SGLang in a process group of its own; `flags` win over the script's."""
     script = str(ROOT / "scripts" / "sglang_cpu.sh")
-    fixed = ["--skip-tokenizer-init", "--context-length", "4096", "--max-running-requests", "16"]
     with log.open("wb") as out:
         return subprocess.Popen(
             [script, str(venv), str(model), str(port), *fixed, *flags],
@@ -149,11 +157,14 @@ def request_body(rid: str, ids: list[int], new: int, **more: Any) -> dict[str, A
 
 
 @contextmanager
-def serving(venv: Path, site: Path, model: Path, folder: Path, *flags: str) -> Iterator[Server]:
-    """Serve `model` with the plugin, yield, end it."""
+def serving(
+    venv: Path, site: Path, model: Path, folder: Path, *flags: str, fixed: Sequence[str] = _FIXED
+) -> Iterator[Server]:
+    """Serve `model` with the plugin, yield, end it; `fixed` replaces the usual flags."""
     port, spool, log = _free_port(), folder / "spool", folder / "server.log"
     given = ("--disable-radix-cache", "--enable-return-hidden-states", *flags)
-    process = launch(venv, model, port, log, *given, **capture_environment(site, spool))
+    env = capture_environment(site, spool)
+    process = launch(venv, model, port, log, *given, fixed=fixed, **env)
     url = f"http://127.0.0.1:{port}"
     try:
         _wait_healthy(process, url, log)
@@ -193,8 +204,8 @@ def wait_for(condition: Any, seconds: float = 30.0) -> None:
 class Reference:
     """What transformers computes for the same ids."""
 
-    def __init__(self, model: Path) -> None:
-        self._model = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).eval()
+    def __init__(self, model: Path, dtype: torch.dtype = torch.bfloat16) -> None:
+        self._model = AutoModelForCausalLM.from_pretrained(model, dtype=dtype).eval()
 
     def worst_row(self, ids: list[int], states: torch.Tensor, layers: tuple[int, ...]) -> float:
         """Return the largest relative error of one row of one chunk.
@@ -206,7 +217,7 @@ class Reference:
         """
         with torch.no_grad():
             found = self._model(torch.tensor([ids]), output_hidden_states=True).hidden_states
-        chunks = states.view(len(states), len(layers) + 1, HIDDEN).float()  # [rows, L+1, D]
+        chunks = states.view(len(states), len(layers) + 1, -1).float()  # [rows, L+1, D]
         worst = 0.0
         for index, k in enumerate([*layers, N_LAYERS]):
             wanted = found[k][0][: len(states)].float()
