@@ -1,14 +1,15 @@
 """A real systemd as process 1 of its own namespaces, for tests of the units.
 
 It sees this machine's programs, but its own process ids, mounts, host name and control groups;
-what is written below /etc, /run and /var/lib is gone when it ends. Its units are those that the
-test installs and the few empty targets that a boot asks for. Needs root, cgroup2 and systemd;
-`why_not` says what is missing.
+what is written below /etc, /run, /var/lib and /var/log is gone when it ends. Its units are those
+that the test installs, the journal, and the few empty targets that a boot asks for. Needs root,
+cgroup2 and systemd; `why_not` says what is missing.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -17,13 +18,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 SYSTEMD = Path("/lib/systemd/systemd")
-LOG = Path("/run/eagled-test.log")  # of the services, inside
 DEADLINE_S = 60.0
-_TOOLS = ("unshare", "nsenter", "systemctl", "systemd-sysusers", "systemd-tmpfiles")
+_TOOLS = (
+    "unshare", "nsenter", "systemctl", "journalctl", "systemd-sysusers", "systemd-tmpfiles",
+)  # fmt: skip
 _UNIT_PATH = "/etc/systemd/system:/run/units"
+_JOURNAL = ("systemd-journald.service", "systemd-journald.socket")
 _STUBS = ("basic", "sysinit", "shutdown", "multi-user", "network-online")
 _OTHERS_X = 0o001
 _BOOT = """
@@ -36,6 +40,7 @@ mount -t tmpfs -o mode=755 tmpfs /run
 mkdir -p /run/units /run/o/etc.up /run/o/etc.work /run/lock
 mount -t overlay overlay -o lowerdir=/etc,upperdir=/run/o/etc.up,workdir=/run/o/etc.work /etc
 mount -t tmpfs -o mode=755 tmpfs /var/lib
+mount -t tmpfs -o mode=755 tmpfs /var/log
 for folder in {closed}; do
     over=/run/o/$(echo $folder | tr / _)
     mkdir $over.up $over.work
@@ -45,7 +50,13 @@ done
 for name in {stubs}; do
     printf '[Unit]\\nDefaultDependencies=no\\n' > /run/units/$name.target
 done
-rm -f /etc/systemd/system/*.wants/* /etc/machine-id
+for name in {journal}; do
+    ln -s /lib/systemd/system/$name /run/units/
+done
+rm -rf /etc/systemd/system/*.wants /etc/machine-id
+mkdir -p /etc/systemd/journald.conf.d
+printf '[Journal]\\nReadKMsg=no\\n' > /etc/systemd/journald.conf.d/test.conf
+mount --make-rshared /  # what a boot does; credentials are mounted through it
 exec env -i container=other PATH="$PATH" SYSTEMD_UNIT_PATH={units} {systemd} --system \
     --unit=basic.target --log-target=console --show-status=no
 """
@@ -91,7 +102,8 @@ class Systemd:
             ],
             input=text, capture_output=True, text=True, timeout=DEADLINE_S, check=False,
         )  # fmt: skip
-        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}\n{self.log}"
+        told = self.told() if done.returncode and command[0] != "journalctl" else ""
+        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}\n{told}"
         return done.stdout
 
     def write(self, path: str, text: str) -> None:
@@ -106,14 +118,21 @@ class Systemd:
         """Wait for a condition."""
         deadline = time.monotonic() + DEADLINE_S
         while not ready():
-            assert time.monotonic() < deadline, f"{what} did not come about:\n{self.log}"
+            assert time.monotonic() < deadline, f"{what} did not come about:\n{self.told()}"
             time.sleep(0.05)
 
-    @property
-    def log(self) -> str:
-        """What the services have printed, as far as a test sent it to LOG."""
-        path = Path(f"/proc/{self.pid}/root{LOG}")
-        return path.read_text(errors="replace") if path.exists() else ""
+    def told(self) -> str:
+        """Return what systemd and the services have said."""
+        return self.run("journalctl", "--no-pager", "-o", "cat", "-a")
+
+    def journal(self, *matches: str) -> list[dict[str, Any]]:
+        """Return the journal's entries with these fields."""
+        lines = self.run("journalctl", "--no-pager", "-o", "json", "-a", *matches).splitlines()
+        return [json.loads(line) for line in lines]
+
+    def path(self, inside: str) -> Path:
+        """Return where a path of the inside is to be found from here."""
+        return Path(f"/proc/{self.pid}/root{inside}")
 
 
 @contextmanager
@@ -124,8 +143,9 @@ def booted(folder: Path) -> Iterator[Systemd]:
     group = mounted / f"eagled-test-{os.getpid()}-{time.monotonic_ns()}"
     group.mkdir()
     script = _BOOT.format(
-        stubs=" ".join(_STUBS), units=_UNIT_PATH, systemd=SYSTEMD, closed=" ".join(_closed())
-    )
+        stubs=" ".join(_STUBS), journal=" ".join(_JOURNAL), units=_UNIT_PATH, systemd=SYSTEMD,
+        closed=" ".join(_closed()),
+    )  # fmt: skip
     enter = f"echo $$ > {group}/cgroup.procs && exec unshare -m -p -u -i -C --fork --mount-proc "
     with (folder / "boot.log").open("wb") as log:
         unshare = subprocess.Popen(
@@ -133,7 +153,9 @@ def booted(folder: Path) -> Iterator[Systemd]:
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
     try:
-        yield _up(unshare, folder / "boot.log")
+        system = _up(unshare, folder / "boot.log")
+        system.run("systemctl", "start", _JOURNAL[0])
+        yield system
     finally:
         unshare.kill()  # the kernel then kills process 1, and with it everything inside
         unshare.wait()
