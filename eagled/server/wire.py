@@ -20,6 +20,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
 from httptools import (
     HttpParserCallbackError,
@@ -40,6 +41,7 @@ from eagled.printable import printable
 KEEPALIVE_S = 4.0  # SGLang closes an idle connection after 5 s; ours must be let go first
 STALE_S = 1.0  # a connection that was dead already says so within one round trip
 TICK_S = 1.0  # how late a time-out may be noticed
+ROOM_BYTES = 1 << 18  # taken in at once; asyncio's own size
 MAX_HEAD_BYTES = 1 << 16
 MAX_BODY_BYTES = 1 << 30
 _FINAL = 200  # statuses below are interim: the real one follows
@@ -67,10 +69,15 @@ class WireReply:
     connected_at: float
 
 
-class Connection(asyncio.Protocol):
-    """One connection that carries one exchange at a time."""
+class Connection(asyncio.BufferedProtocol):
+    """One connection that carries one exchange at a time.
 
-    def __init__(self) -> None:
+    Args:
+        room: where the bytes that come are put; shared, since each piece is taken in at once.
+    """
+
+    def __init__(self, room: memoryview) -> None:
+        self._room = room
         self.opened_at = time.monotonic()
         self.idle_since = self.opened_at
         self.alive = True
@@ -81,8 +88,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - TCP gives no other
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # TCP gives no other
 
     async def exchange(self, request: bytes, *, reused: bool) -> WireReply:
         """Send one request and return its whole reply; ends the connection on any error."""
@@ -113,13 +119,17 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
+        """Return where the next bytes go."""
+        return self._room
+
+    def buffer_updated(self, nbytes: int) -> None:
         """Take in a piece of the reply."""
         if self._reply is None or self._reply.done():
             self.close()  # bytes that nobody asked for: what follows cannot be trusted
             return
         try:
-            complete = self._parser.feed(data)
+            complete = self._parser.feed(self._room[:nbytes])
         except ReplyBrokenError as exc:
             self._reply.set_exception(exc)
             return
@@ -187,7 +197,7 @@ class _Parser:
         framed = "content-length" in self.headers or "transfer-encoding" in self.headers
         return self._in_body and not framed
 
-    def feed(self, data: bytes) -> bool:
+    def feed(self, data: memoryview) -> bool:
         """Take in a piece; return whether the reply is whole."""
         self._fed += len(data)
         try:
@@ -256,6 +266,7 @@ class Wire:
         self._timeout_s = timeout_s
         self._idle: deque[Connection] = deque()
         self._busy: set[Connection] = set()
+        self._room = memoryview(bytearray(ROOM_BYTES))
         self._timer: asyncio.TimerHandle | None = None
         lines = [f"POST {url.raw_path_qs} HTTP/1.1", f"Host: {url.host_port_subcomponent}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
@@ -311,7 +322,7 @@ class Wire:
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 _, connection = await loop.create_connection(
-                    Connection, self._host, self._port, ssl=self._tls
+                    lambda: Connection(self._room), self._host, self._port, ssl=self._tls
                 )
         except TimeoutError:
             raise NoConnectionError(
