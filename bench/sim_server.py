@@ -16,7 +16,7 @@ import sys
 from aiohttp import web
 
 from bench.sim.hosts import NAMED, Host, Part, random_host
-from bench.sim.http import VOCAB, Setting, SimServer
+from bench.sim.http import FIRST_ID, STOP_ID, VOCAB, Setting, SimServer
 
 
 def find_host(name: str) -> Host:
@@ -36,6 +36,9 @@ def parse(words: list[str]) -> tuple[Setting, int]:
     parser.add_argument("--sigma", type=float, default=0.9)
     parser.add_argument("--context", type=int, default=40_000)
     parser.add_argument("--vocab", type=int, default=VOCAB)
+    parser.add_argument("--first-id", type=int, default=FIRST_ID, help="lowest id of an answer")
+    parser.add_argument("--stop-id", type=int, default=STOP_ID)
+    parser.add_argument("--by-rid", action="store_true", help="another answer each attempt")
     parser.add_argument("--loads", choices=("v1", "get_load", "metrics", "none"), default="v1")
     given = parser.parse_args(words)
     part = Part("sim", "short", 1.0, 300, 0.5, given.output, given.sigma)
@@ -47,6 +50,9 @@ def parse(words: list[str]) -> tuple[Setting, int]:
         context=given.context,
         loads=given.loads,
         vocab=given.vocab,
+        first_id=given.first_id,
+        stop_id=given.stop_id,
+        by_rid=given.by_rid,
     )
     return setting, given.port
 

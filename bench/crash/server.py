@@ -100,14 +100,13 @@ async def _ok(_request: web.Request) -> web.Response:
     return _json({})
 
 
-async def serve(server: CannedServer) -> None:
-    """Serve on a free port, print it, run until killed."""
+async def serve(server: CannedServer, port: int) -> None:
+    """Serve (0 is a free port), print the port, run until killed."""
     runner = web.AppRunner(server.app(), access_log=None)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, "127.0.0.1", port)
     await site.start()
-    port = runner.addresses[0][1]
-    sys.stdout.write(f"{port}\n")
+    sys.stdout.write(f"{runner.addresses[0][1]}\n")
     sys.stdout.flush()
     await asyncio.Event().wait()
 
@@ -115,6 +114,7 @@ async def serve(server: CannedServer) -> None:
 def main() -> None:
     """Parse the arguments and serve."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--vocab", type=int, required=True)
     parser.add_argument("--first-plain-id", type=int, required=True)
     parser.add_argument("--eos", type=int, required=True)
@@ -123,7 +123,7 @@ def main() -> None:
     server = CannedServer(
         vocab=args.vocab, first_plain_id=args.first_plain_id, eos=args.eos, mean_ms=args.mean_ms
     )
-    asyncio.run(serve(server))
+    asyncio.run(serve(server, args.port))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """The crash harness's world: a tiny model, prepared samples, and the processes around the daemon.
 
-The daemon is the real one (`eagled run`), started and killed by the harness. Server, witness, text
-worker and extraction worker are processes of their own that survive its death and find it again,
-so that a kill takes nothing but the daemon.
+The daemon is the real one (`eagled run`), started and killed by the harness, as is the server where
+that is asked for. Witness, text worker and extraction worker are processes of their own that
+survive the daemon's death and find it again.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.crash.engines import Engine, Kind
 from eagled.paths import StatePaths
 from tests.tiny_model import make_tiny_model
 
@@ -49,8 +49,10 @@ class World:
     """Folder, configuration and helpers of one harness run."""
 
     root: Path
+    engine: Engine
     python: str = sys.executable
     helpers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    daemon: subprocess.Popen[bytes] | None = None
 
     @property
     def config(self) -> Path:
@@ -83,9 +85,28 @@ class World:
         """Start a process that stays for the whole run."""
         self.helpers.append(self.spawn(name, *args))
 
-    def daemon(self) -> subprocess.Popen[bytes]:
-        """Start the daemon."""
-        return self.spawn("daemon", "eagled", "run", "--config", str(self.config))
+    def start_daemon(self) -> None:
+        """Start the daemon unless it is there."""
+        if self.daemon is None:
+            self.daemon = self.spawn("daemon", "eagled", "run", "--config", str(self.config))
+
+    def daemon_ended(self) -> int | None:
+        """Return how the daemon ended by itself, None if it runs."""
+        return self.daemon.poll() if self.daemon is not None else None
+
+    def kill_daemon(self) -> None:
+        """SIGKILL it."""
+        if self.daemon is not None:
+            self.daemon.kill()
+            self.daemon.wait()
+            self.daemon = None
+
+    def stop_daemon(self, timeout_s: float) -> int:
+        """SIGTERM it and return its exit code."""
+        assert self.daemon is not None
+        self.daemon.terminate()
+        code, self.daemon = self.daemon.wait(timeout_s), None
+        return code
 
     def command(self, *args: str) -> str:
         """Run an eagled command to its end and return its output."""
@@ -98,24 +119,36 @@ class World:
         return done.stdout
 
     def close(self) -> None:
-        """End every helper."""
+        """End daemon, server and every helper."""
+        self.kill_daemon()
+        self.engine.kill()
         for helper in self.helpers:
             helper.kill()
             helper.wait()
-            if helper.stdout is not None:
-                helper.stdout.close()
 
 
-def make_world(root: Path, *, conversations: int, seed: int, mean_ms: float) -> World:
-    """Build the world in an empty folder: model, dataset, server, prepared samples."""
+def make_world(
+    root: Path,
+    *,
+    conversations: int,
+    seed: int,
+    mean_ms: float,
+    kind: Kind = "canned",
+    venv: Path | None = None,
+) -> World:
+    """Build the world in an empty folder: model, dataset, running server, prepared samples."""
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(parents=True)
-    world = World(root)
     model = make_tiny_model(root / "model")
-    port = _start_server(world, model, mean_ms)
+    world = World(root, Engine(kind, model, root / "server.log", mean_ms, venv))
+    world.engine.start()
     _write_dataset(root / "chat.jsonl", conversations, random.Random(seed))
-    world.config.write_text(_CONFIG.format(model=model, port=port))
-    world.command("prep")
+    world.config.write_text(_CONFIG.format(model=model, port=world.engine.port))
+    try:
+        world.command("prep")
+    except SystemExit:
+        world.close()
+        raise
     return world
 
 
@@ -134,28 +167,6 @@ def wait_until(ready: Callable[[], bool], timeout_s: float, what: str) -> None:
         if time.monotonic() > deadline:
             raise SystemExit(f"crash harness: no {what} within {timeout_s:.0f} s")
         time.sleep(_POLL_S)
-
-
-def _start_server(world: World, model: Path, mean_ms: float) -> int:
-    tokenizer = json.loads((model / "tokenizer.json").read_text())
-    vocab = json.loads((model / "config.json").read_text())["vocab_size"]
-    special = [t["id"] for t in tokenizer["added_tokens"]]
-    eos = json.loads((model / "generation_config.json").read_text())["eos_token_id"]
-    process = subprocess.Popen(
-        [
-            world.python, "-m", "bench.crash.server", "--vocab", str(vocab),
-            "--first-plain-id", str(max(special) + 1), "--eos", str(_first(eos)),
-            "--mean-ms", str(mean_ms),
-        ],
-        stdout=subprocess.PIPE,
-    )  # fmt: skip
-    world.helpers.append(process)
-    assert process.stdout is not None
-    return int(process.stdout.readline())
-
-
-def _first(value: int | Sequence[int]) -> int:
-    return value if isinstance(value, int) else value[0]
 
 
 def _write_dataset(path: Path, conversations: int, rng: random.Random) -> None:
@@ -192,6 +203,9 @@ concurrency = 8
 min_reply = 64
 probe_interval_s = 0.2
 breaker_failures = 1000
+max_crashes = 1000000
+retry_base_s = 0.05
+retry_max_s = 0.5
 [extract]
 threads = 1
 layers = [2, 4, 5]

@@ -31,7 +31,11 @@ STOP_ID = 2
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What the server pretends to be; `loads` is the load endpoint it has."""
+    """What the server pretends to be.
+
+    `loads` is the load endpoint it has. `by_rid` makes each attempt's answer one of its own, so
+    that an answer stored under a wrong attempt is seen.
+    """
 
     host: Host
     part: Part
@@ -40,6 +44,9 @@ class Setting:
     context: int = 40_000
     loads: str = "v1"  # v1, get_load, metrics, none
     vocab: int = VOCAB
+    first_id: int = FIRST_ID
+    stop_id: int = STOP_ID
+    by_rid: bool = False
 
 
 @dataclass(slots=True)
@@ -147,7 +154,8 @@ class SimServer:
     def _enter(self, rid: str, ids: array[int], max_new: int) -> _Live:
         self._move()
         self._count += 1
-        seed = zlib.crc32(ids.tobytes(), self.setting.seed)
+        asked = rid.encode() if self.setting.by_rid else ids.tobytes()
+        seed = zlib.crc32(asked, self.setting.seed)
         part = self.setting.part
         wanted = random.Random(seed).lognormvariate(0, part.output_sigma) * part.output
         n_out = max(1, min(max_new, round(wanted)))
@@ -162,13 +170,14 @@ class SimServer:
     def _reply(self, live: _Live, ended: Ended) -> dict[str, Any]:
         rng = random.Random(live.ids_seed)
         n = ended.n_out
-        ids = [rng.randrange(FIRST_ID, self.setting.vocab) for _ in range(n)]
+        first, end = self.setting.first_id, self.setting.vocab
+        ids = [rng.randrange(first, end) for _ in range(n)]
         reason: dict[str, Any] = {"type": "length", "length": n}
         if ended.aborted:
             reason = {"type": "abort", "message": "Abort before prefill", "status_code": None}
         elif n < ended.job.max_new:
-            ids[-1] = STOP_ID
-            reason = {"type": "stop", "matched": STOP_ID}
+            ids[-1] = self.setting.stop_id
+            reason = {"type": "stop", "matched": self.setting.stop_id}
         meta = {
             "id": live.rid,
             "finish_reason": reason,
