@@ -20,6 +20,7 @@ from eagled.commands import (
     control,
     data,
     database,
+    discover,
     draft,
     export,
     look,
@@ -49,7 +50,9 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (setup, process, serve, control, look, report, data, verify, export, train, draft):
+for module in (
+    setup, discover, process, serve, control, look, report, data, verify, export, train, draft,
+):  # fmt: skip
     module.register(app)
 app.add_typer(plan.app, name="plan")
 app.add_typer(shards.app, name="shards")

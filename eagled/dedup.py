@@ -155,6 +155,11 @@ class NearIndex:
         best = max((similarity(signature, self._read(row)) for row in rows), default=0.0)
         return best if best >= self._threshold else None
 
+    def near(self, signature: bytes) -> list[int]:
+        """Return the earlier texts, by their place in the order of `add`, that reach it."""
+        rows = {row for band in self._bands(signature) for row in self._chain(band)[1]}
+        return sorted(r for r in rows if similarity(signature, self._read(r)) >= self._threshold)
+
     def add(self, signature: bytes) -> None:
         """Remember a text."""
         os.pwrite(self._file, signature, self._n * SIGNATURE_BYTES)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from eagled.errors import UsageError
@@ -30,7 +30,7 @@ class MixEntry:
     note: str
     mode: Mode = Mode.REGENERATE
     shuffle: bool = True
-    settings: Mapping[str, str | int] = field(default_factory=dict)
+    settings: Mapping[str, str | int | Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,11 @@ def _mix_lines(mix: Mix) -> Iterator[str]:
 def _entry_lines(entry: MixEntry) -> Iterator[str]:
     yield "[[datasets]]"
     yield from _comment(entry.note)
-    values: dict[str, str | int] = {"name": entry.name, "source": entry.source, **entry.settings}
+    values: dict[str, str | int | Sequence[str]] = {
+        "name": entry.name,
+        "source": entry.source,
+        **entry.settings,
+    }
     values |= {"mode": entry.mode.value, "count": entry.count}
     yield from (f"{key} = {json.dumps(value)}" for key, value in values.items())
     if entry.shuffle:

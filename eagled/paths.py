@@ -63,6 +63,11 @@ class StatePaths:
         return self.root / "drafts"
 
     @property
+    def benchmarks(self) -> Path:
+        """What `eagled bench` measured, one folder a benchmark."""
+        return self.root / "benchmarks"
+
+    @property
     def plans(self) -> Path:
         """`train_plan_vN.md`, newest last."""
         return self.root / "plans"
@@ -71,6 +76,16 @@ class StatePaths:
     def disk_choice(self) -> Path:
         """How states are stored, where `eagled plan disk --choose` said so."""
         return self.plans / "disk_choice.json"
+
+    @property
+    def discover(self) -> Path:
+        """What `eagled discover` found last, and its cache."""
+        return self.root / "discover"
+
+    @property
+    def data_choice(self) -> Path:
+        """Which mix `eagled discover --choose` wrote into the configuration, and why."""
+        return self.plans / "data_choice.json"
 
     @property
     def ballast(self) -> Path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import logging
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from time import sleep as _sleep
 from typing import TYPE_CHECKING
@@ -33,11 +34,18 @@ class RemoteGoneError(UnreachableError):
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file of a pinned revision; `size` in bytes."""
+    """A file of a pinned revision; `size` in bytes.
+
+    Who only looks at its beginning reads smaller blocks, waits less, and may raise in `check`,
+    which is called before each try and while a block arrives.
+    """
 
     name: str
     url: str
     size: int
+    block_bytes: int = 0
+    waits_s: tuple[float, ...] | None = None
+    check: Callable[[], None] | None = None
 
     def open(self) -> io.BufferedReader:
         """Return the file as a stream that can seek."""
@@ -78,9 +86,12 @@ class _Ranges(io.RawIOBase):
 
     def _fetch(self) -> None:
         """Read the block that begins here, however often that takes."""
-        end = min(self._at + BLOCK_BYTES, self._file.size)
+        end = min(self._at + (self._file.block_bytes or BLOCK_BYTES), self._file.size)
+        waits_s = WAITS_S if self._file.waits_s is None else self._file.waits_s
         fault: Exception | None = None
-        for wait_s in (0.0, *WAITS_S):
+        for wait_s in (0.0, *waits_s):
+            if self._file.check is not None:
+                self._file.check()
             if wait_s:
                 _log.warning("hub: %s; going on in %s s file=%s", fault, wait_s, self._file.name)
                 _sleep(wait_s)
@@ -95,6 +106,14 @@ class _Ranges(io.RawIOBase):
         raise UnreachableError(
             f"the hub stopped at byte {self._at} of {self._file.size} of {self._file.name}: {fault}"
         ) from fault
+
+
+def _checked(chunks: Iterator[bytes], check: Callable[[], None]) -> bytes:
+    parts = []
+    for chunk in chunks:
+        check()
+        parts.append(chunk)
+    return b"".join(parts)
 
 
 def _get(file: RemoteFile, start: int, end: int) -> bytes:
@@ -118,7 +137,7 @@ def _get(file: RemoteFile, start: int, end: int) -> bytes:
         whole = start == 0 and end == file.size
         if status != _PARTIAL and not whole:
             raise RemoteGoneError(f"{file.name}: HTTP {status} instead of a part of the file")
-        data = reply.read()
+        data = reply.read() if file.check is None else _checked(reply.iter_bytes(), file.check)
     if len(data) != end - start:
         raise ConnectionError(f"{len(data)} bytes instead of {end - start}")
     return bytes(data)

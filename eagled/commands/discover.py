@@ -1,0 +1,115 @@
+"""`eagled discover`: find prompt datasets, propose a mix, and write the chosen one."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from eagled.commands.common import (
+    ConfigOption,
+    JsonOption,
+    SetOption,
+    load,
+    progress_line,
+    say,
+    say_json,
+    say_table,
+)
+
+if TYPE_CHECKING:
+    from eagled.discover.findings import Findings
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    app.command()(discover)
+
+
+def discover(  # noqa: PLR0913 - one argument an option of the command
+    *,
+    category: Annotated[
+        list[str] | None, typer.Option("--category", help="Only this one; may be given again.")
+    ] = None,
+    target: Annotated[
+        str, typer.Option(help="Name of the target, such as kimi-k2.5; none is the configured one.")
+    ] = "",
+    goal: Annotated[int, typer.Option(min=1, help="Conversations wanted.")] = 100_000,
+    categories: Annotated[
+        Path | None, typer.Option("--categories", help="Your own file of categories.")
+    ] = None,
+    show_categories: Annotated[
+        bool, typer.Option("--show-categories", help="Print the file of categories to start from.")
+    ] = False,
+    catalogue: Annotated[
+        list[Path] | None,
+        typer.Option("--catalogue", help="JSON or TOML file that lists datasets."),
+    ] = None,
+    folder: Annotated[
+        list[Path] | None, typer.Option("--folder", help="Folder with datasets in it.")
+    ] = None,
+    hub: Annotated[bool, typer.Option("--hub/--no-hub", help="Search the hub.")] = True,
+    limit: Annotated[int, typer.Option(min=1, help="Most datasets of one query.")] = 10,
+    rows: Annotated[int, typer.Option(min=1, help="Rows looked at of each dataset.")] = 256,
+    rate: Annotated[
+        float | None, typer.Option(help="Answer tokens a second; none is what the run measured.")
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", help="File with the hub's token (mode 0600).")
+    ] = None,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for one dataset.")] = 120.0,
+    max_age: Annotated[
+        float, typer.Option("--max-age", min=0, help="Hours that the cache holds; 0 asks again.")
+    ] = 72.0,
+    offline: Annotated[bool, typer.Option("--offline", help="Only what the cache has.")] = False,
+    viewer: Annotated[str, typer.Option(help="Address of another hub's dataset viewer.")] = "",
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find datasets by category, look at their first rows, and propose a mix."""
+    from eagled.discover.run import Options
+    from eagled.discover.run import discover as run
+
+    if show_categories:
+        from eagled.discover.categories import default_text
+
+        say(default_text())
+        return
+    loaded = load(config, settings).config
+    logging.getLogger("eagled.readers").setLevel(logging.ERROR)  # what is tried again is no news
+    options = Options(
+        categories=tuple(category or ()), categories_file=categories, target=target, goal=goal,
+        catalogues=tuple(catalogue or ()), folders=tuple(folder or ()), hub=hub, viewer=viewer,
+        limit=limit, rows=rows, timeout_s=timeout, token_file=token_file, rate_tok_per_s=rate,
+        max_age_h=max_age, offline=offline,
+    )  # fmt: skip
+    findings = run(loaded, options, _progress)
+    progress_line("")
+    if as_json:
+        say_json(findings.to_json())
+    else:
+        show(findings)
+
+
+def _progress(done: int, known: int, name: str) -> None:
+    progress_line(f"{done} of {known} datasets looked at; {name}")
+
+
+def show(findings: Findings) -> None:
+    """Print the findings as tables."""
+    from eagled.discover import view
+
+    say(view.headline(findings))
+    if findings.note:
+        say(findings.note)
+    say_table(view.CANDIDATE_HEAD, [view.candidate_row(item) for item in view.usable(findings)])
+    if failed := view.failed_rows(findings):
+        say("")
+        say_table(view.FAILED_HEAD, failed)
+    say("")
+    say_table(view.ENTRY_HEAD, view.entry_rows(findings.choices[0]))
+    say("")
+    say_table(view.compare_head(findings.choices), view.compare_rows(findings.choices))
