@@ -197,7 +197,7 @@ class _Parser:
         framed = "content-length" in self.headers or "transfer-encoding" in self.headers
         return self._in_body and not framed
 
-    def feed(self, data: memoryview) -> bool:
+    def feed(self, data: bytes | memoryview) -> bool:
         """Take in a piece; return whether the reply is whole."""
         self._fed += len(data)
         try:
