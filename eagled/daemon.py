@@ -67,7 +67,7 @@ from eagled.server.client import SglangClient
 from eagled.server.model_folder import read_model_facts
 from eagled.shards.target import resolve_model
 from eagled.socket_path import daemon_socket
-from eagled.status import rates_before
+from eagled.status import before_of
 from eagled.store import LaneRow, StateLock, Store
 from eagled.supervise import STOP_S, Supervisor, worker_specs
 from eagled.types import EventKind
@@ -187,7 +187,9 @@ class Daemon:
                 _shortlist(config, self._paths),
             ),
             governor=DiskGovernor(config.disk, clock),
-            progress=Progress(await asyncio.to_thread(rates_before, self._paths.snapshot)),
+            progress=Progress(
+                await asyncio.to_thread(before_of, self._paths.snapshot, clock.now_ms())
+            ),
             board=AlarmBoard(clock),
             started_ms=clock.now_ms(),
             hold=settings.get(HOLD_SETTING, ""),

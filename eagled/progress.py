@@ -1,14 +1,15 @@
 """How fast the run goes, remembered for the last quarter of an hour.
 
 Guarantee: constant memory; every rate and time left is a quotient of what this run really did, and
-None while that is not known. Right after a restart a lane's rate is the one before it, and gives
-way to what is measured since; time for which an operator held a lane or a dataset does not count.
+None while that is not known. Right after a restart a lane's rate and history are those before it,
+and give way to what is measured since; time for which an operator held a lane or a dataset does not
+count in a rate.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -42,14 +43,25 @@ class Point:
     held: frozenset[str] = field(default_factory=frozenset)
 
 
-class Progress:
-    """The points of the last `SPAN_S` seconds.
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What is known of the daemon's life before.
 
-    `before` has samples finished a second in the daemon's life before, by the keys of `finished`.
+    Attributes:
+        rates: samples finished a second, by the keys of `Point.finished`.
+        histories: answer tokens a second by lane as `Progress.out_history` gave them, followed by
+            zeros for the time without a daemon.
     """
 
-    def __init__(self, before: Mapping[str, float] | None = None) -> None:
-        self._before = dict(before or {})
+    rates: Mapping[str, float] = field(default_factory=dict)
+    histories: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+
+class Progress:
+    """The points of the last `SPAN_S` seconds."""
+
+    def __init__(self, before: Before | None = None) -> None:
+        self._before = before or Before()
         self._points: deque[Point] = deque(maxlen=_KEEP)
 
     def due(self, now: float) -> bool:
@@ -62,7 +74,8 @@ class Progress:
 
     def out_history(self, lane: str) -> list[float]:
         """Return answer tokens a second of a lane, oldest first, one every `EVERY_S` seconds."""
-        return [round(point.out_rates.get(lane, 0.0), 2) for point in self._points]
+        now = [round(point.out_rates.get(lane, 0.0), 2) for point in self._points]
+        return [*self._before.histories.get(lane, ()), *now][-_KEEP:]
 
     def finish_rate(self, key: str) -> float | None:
         """Return samples finished a second in a lane or dataset, while nobody held it."""
@@ -71,7 +84,7 @@ class Progress:
             if key not in a.held:
                 grown += b.finished.get(key, 0) - a.finished.get(key, 0)
                 seconds += b.at - a.at
-        before = self._before.get(key)
+        before = self._before.rates.get(key)
         if before is None:
             return grown / seconds if seconds >= _LEAST_S and grown > 0 else None
         weight = _BEFORE_S * max(0.0, 1 - seconds / SPAN_S)

@@ -18,7 +18,7 @@ import orjson
 from eagled.clock import iso_utc
 from eagled.control.protocol import API_VERSION
 from eagled.disk import DiskView
-from eagled.progress import Progress, time_left
+from eagled.progress import EVERY_S, SPAN_S, Before, Progress, time_left
 from eagled.store.records import CounterRow, DatasetRow, LaneRow
 from eagled.types import SampleState
 from eagled.workers.generation.admission import LaneAdmission
@@ -174,19 +174,28 @@ def held_of(
     return frozenset(key for key, paused in rows if paused or everything)
 
 
-def rates_before(snapshot: Path) -> dict[str, float]:
-    """Return samples finished a second as the last document of the life before tells; blocking.
+def before_of(snapshot: Path, now_ms: int) -> Before:
+    """Return what the last document of the life before tells of it; blocking.
 
-    By the keys of `finished_of`; empty when there is no document that can be read.
+    Nothing when there is no document that can be read, or only one of a clock that is ahead.
     """
     try:
         document = orjson.loads(snapshot.read_bytes())
         rows = {f"{kind}:{name}": row for kind in ("lane", "dataset")
                 for name, row in document[f"{kind}s"].items()}  # fmt: skip
         found = {key: _rate_told(row) for key, row in rows.items()}
+        away_s = (now_ms - document["at_ms"]) / 1000
+        histories = {n: _history_told(lane, away_s) for n, lane in document["lanes"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {}
-    return {key: rate for key, rate in found.items() if rate is not None}
+        return Before()
+    rates = {key: rate for key, rate in found.items() if rate is not None}
+    return Before(rates, histories) if away_s >= 0 else Before()
+
+
+def _history_told(row: Mapping[str, Any], away_s: float) -> list[float]:
+    """Return a lane's history with zeros for the time since."""
+    told = [float(v) for v in row["history"]]
+    return [*told, *[0.0] * round(min(away_s, SPAN_S) / EVERY_S)] if any(told) else []
 
 
 def _rate_told(row: Mapping[str, Any]) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from eagled.progress import EVERY_S, SPAN_S, Point, Progress, time_left
+from eagled.progress import EVERY_S, SPAN_S, Before, Point, Progress, time_left
 
 
 def _point(at: float, done: int, rate: float = 0.0) -> Point:
@@ -55,12 +55,12 @@ def test_memory_and_span_are_bounded() -> None:
 
 def test_after_a_restart_the_rate_is_the_one_before() -> None:
     """At once it is the former one; what is measured since takes over within the span."""
-    progress = Progress({"lane:short": 2.0})
+    progress = Progress(Before({"lane:short": 2.0}))
     at_once = progress.finish_rate("lane:short")
     progress.add(_point(0.0, 100))
     progress.add(_point(120.0, 100))
     without_one = progress.finish_rate("lane:short")
-    whole = Progress({"lane:short": 2.0})
+    whole = Progress(Before({"lane:short": 2.0}))
     for i in range(int(SPAN_S / EVERY_S) + 2):
         whole.add(_point(i * EVERY_S, 5 * i))
 
@@ -84,3 +84,13 @@ def test_time_that_a_lane_was_held_does_not_count() -> None:
     assert (2.0, 0.1) == (
         progress.finish_rate("lane:short"), round(progress.extract_rate() or 0, 1),
     )  # fmt: skip
+
+
+def test_the_history_goes_on_after_a_restart() -> None:
+    """What came before stands first; together they are not longer than the span."""
+    long = [3.0] * int(SPAN_S / EVERY_S)
+    progress = Progress(Before(histories={"short": [1.0, 2.0], "long": long}))
+    progress.add(_point(0.0, 1, rate=5.0))
+
+    assert [1.0, 2.0, 5.0] == progress.out_history("short")
+    assert [*long[1:], 0.0] == progress.out_history("long")

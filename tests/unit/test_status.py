@@ -12,17 +12,17 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from eagled.disk import DiskView
 from eagled.metrics import prometheus_text
-from eagled.progress import Point, Progress
+from eagled.progress import Before, Point, Progress
 from eagled.status import (
     Alarm,
     ExtractionView,
     Facts,
     ServerView,
     ShardTotals,
+    before_of,
     build_status,
     finished_of,
     held_of,
-    rates_before,
     status_line,
     tokens_left,
 )
@@ -95,22 +95,25 @@ def test_times_left_come_from_this_runs_rates() -> None:
     assert None is _document()["lanes"]["short"]["eta_s"]
 
 
-def test_rates_outlive_a_restart(tmp_path: Path) -> None:
-    """The last document's times left give the rates they were made of; a torn one gives none."""
+def test_rates_and_histories_outlive_a_restart(tmp_path: Path) -> None:
+    """The last document gives the rates its times left were made of, and histories up to now.
+
+    A torn one, and one from the future, give nothing.
+    """
     progress = Progress()
     for at, n in ((0.0, 0), (10.0, 20)):
-        progress.add(Point(at, {}, {"lane:short": n, "dataset:a": n}, 0, 0, 0))
+        progress.add(Point(at, {"short": 7.0}, {"lane:short": n, "dataset:a": n}, 0, 0, 0))
     file = tmp_path / "status.json"
     file.write_bytes(orjson.dumps(_document(progress=progress)))
-    told = rates_before(file)
-    broken = []
+    told = before_of(file, FACTS.at_ms + 15_000)
+    broken = [before_of(file, FACTS.at_ms - 1), before_of(tmp_path / "none", FACTS.at_ms)]
     for raw in (b"", b'{"lanes": 7}', b"[]", b'{"lanes": {"a": {}}, "datasets": {}}'):
         file.write_bytes(raw)
-        broken.append(rates_before(file))
+        broken.append(before_of(file, FACTS.at_ms))
 
-    assert {"lane:short": 2.0, "dataset:a": 2.0} == told
-    assert [{}] * 4 == broken
-    assert {} == rates_before(tmp_path / "none")
+    assert {"lane:short": 2.0, "dataset:a": 2.0} == told.rates
+    assert [7.0, 7.0, 0.0, 0.0, 0.0] == told.histories["short"]
+    assert [Before()] * 6 == broken
 
 
 def test_what_is_held_is_named() -> None:
