@@ -34,7 +34,6 @@ _DAEMON, _EXTRACT = "eagled@.service", "eagled-extract@.service"
 _OTHER = {"eagled.sysusers": "sysusers.d/eagled.conf", "eagled.tmpfiles": "tmpfiles.d/eagled.conf"}
 _INSTANCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]{0,63}")
 _HOMES = (Path("/home"), Path("/root"), Path("/run/user"))
-_PROGRAM_FOLDERS = (Path("/usr"), Path("/bin"))
 _UNSAFE = re.compile(r"[\s\"'\\%$]")
 
 
@@ -142,10 +141,10 @@ def drop_in(loaded: LoadedConfig, unit: str, instance: str) -> Iterator[str]:
         yield f"ReadWritePaths=-{_safe(spool)}"
     reads = [loaded.path.parent, *_read_folders(config)]
     yield "ReadOnlyPaths=" + " ".join(f"-{_safe(p)}" for p in dict.fromkeys(reads))
-    programs = dict.fromkeys((Path(sys.prefix), Path(sys.base_prefix)))
-    yield "ExecPaths=" + " ".join(f"-{_safe(p)}" for p in programs)
-    touched = [*writes, *reads, *programs]
-    if any(home in path.parents for path in touched for home in _HOMES):
+    pythons = dict.fromkeys(programs())
+    yield "ExecPaths=" + " ".join(f"-{_safe(p)}" for p in pythons)
+    touched = [*writes, *reads, *pythons, package()]
+    if any(path.is_relative_to(home) for path in touched for home in _HOMES):
         yield "# something of it lies in a home folder"
         yield "ProtectHome=read-only"
     asks_servers = unit == _EXTRACT and config.extract.backend == "sglang"
@@ -162,29 +161,27 @@ def drop_in(loaded: LoadedConfig, unit: str, instance: str) -> Iterator[str]:
         yield from _credentials(config)
 
 
-def misfits(config: Config) -> list[str]:
-    """Return what the configuration wants that the daemon's sandbox does not allow, and instead."""
-    found = []
-    if any(server.launch for server in config.servers):
-        found.append(
-            "servers.launch: the daemon's unit sees no GPU; let `eagled service install --sglang` "
-            "run the server in a unit of its own, and leave launch empty"
-        )
-    command = Path(config.daemon.on_alarm[0]) if config.daemon.on_alarm else None
-    if command is not None and not any(command.is_relative_to(p) for p in _PROGRAM_FOLDERS):
-        found.append(
-            f"daemon.on_alarm: {command} must lie below /usr or /bin for the daemon's unit to run "
-            "it; it has no network but the servers' addresses, so let it queue what it sends"
-        )
-    return found
+def programs() -> tuple[Path, Path]:
+    """Return the folders of the environment and of the Python that this process runs."""
+    return Path(sys.prefix), Path(sys.base_prefix)
 
 
-def _read_folders(config: Config) -> Iterator[Path]:
+def package() -> Path:
+    """Return the folder that Python imports eagled from; a checkout's, if it was installed so."""
+    return Path(__file__).resolve().parents[1]
+
+
+def model_folders(config: Config) -> Iterator[Path]:
+    """Yield the folders of a configuration's model, tokenizer and template that are on this disk."""
     for value in (config.target.model, config.target.tokenizer):
         if value is not None and Path(value).is_absolute():
             yield Path(value)
     if config.target.chat_template is not None:
         yield config.target.chat_template.parent
+
+
+def _read_folders(config: Config) -> Iterator[Path]:
+    yield from model_folders(config)
     for server in config.servers:
         if server.api_key_file is not None:
             yield server.api_key_file.parent

@@ -27,7 +27,8 @@ def install(
     config: ConfigOption = None,
 ) -> None:
     """Write units, users, folders and the drop-ins that the configuration needs."""
-    from eagled.service_units import install_units, misfits, unit_files
+    from eagled.service_fit import misfits
+    from eagled.service_units import install_units, unit_files
 
     loaded = load(config)
     files = unit_files(loaded, instance, root, sglang=sglang)

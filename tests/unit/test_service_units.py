@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from eagled.config import Config
 from eagled.config_load import load_config
 from eagled.credentials import credential_name, read_key
 from eagled.errors import (
@@ -20,12 +23,12 @@ from eagled.errors import (
     StoreError,
     UsageError,
 )
+from eagled.service_fit import _may_enter, misfits
 from eagled.service_units import (
     SGLANG_UNIT,
     UNITS,
     install_units,
     instances,
-    misfits,
     uninstall_units,
     unit_files,
     units_of,
@@ -271,11 +274,53 @@ def test_states_from_the_servers_reach_the_extraction_worker(tmp_path: Path) -> 
     assert key in lines["eagled-sglang"]
 
 
+def _config(folder: Path, text: str) -> Config:
+    (folder / "eagled.toml").write_text(text)
+    return load_config(folder / "eagled.toml", environ={}).config
+
+
 def test_what_the_sandbox_does_not_allow_is_said(tmp_path: Path) -> None:
     """A launched server and a command in a home folder are named with the way round."""
-    (tmp_path / "eagled.toml").write_text(CAPTURING)
-    (tmp_path / "plain.toml").write_text('[target]\nmodel = "/models/m"\n')
-    told = misfits(load_config(tmp_path / "eagled.toml", environ={}).config)
+    plain = '[target]\nmodel = "/models/m"\n[run]\nstate_dir = "/var/lib/eagled/r1"\n'
+    capturing = f'{CAPTURING}[run]\nstate_dir = "/var/lib/eagled/r1"\n'
+    told = misfits(_config(tmp_path, capturing), programs=[])
 
     assert [True, True] == ["--sglang" in told[0], "/home/me/mail" in told[1]]
-    assert [] == misfits(load_config(tmp_path / "plain.toml", environ={}).config)
+    assert [] == misfits(_config(tmp_path, plain), programs=[])
+
+
+def test_a_folder_that_the_units_user_cannot_enter_is_said(tmp_path: Path) -> None:
+    """Python, model or data behind a closed folder: named once each, with what to do."""
+    config = _config(tmp_path, '[target]\nmodel = "/models/m"\n[run]\nstate_dir = "/var/lib/x"\n')
+    closed = tmp_path / "closed"
+    (closed / "venv/bin").mkdir(parents=True)
+    closed.chmod(0o700)
+    on_the_way = [p for p in reversed(closed.parents) if not p.stat().st_mode & 0o001]
+    told = misfits(config, programs=[closed / "venv", closed / "venv/bin", Path("/usr")])
+
+    first = on_the_way[0] if on_the_way else closed  # pytest's own folder is closed, too
+    assert 1 == len(told)
+    assert told[0].startswith(f"{first}: ")
+    assert f"chmod o+x {first}" in told[0]
+    assert str(closed / "venv") in told[0]
+
+
+@pytest.mark.parametrize(
+    ("mode", "owner", "group", "may"),
+    [
+        (0o755, 0, 0, True),
+        (0o700, 0, 0, False),
+        (0o700, 70, 0, True),
+        (0o070, 70, 7, False),  # the owner's bits count for the owner, whatever the group has
+        (0o750, 0, 7, True),
+        (0o701, 0, 7, False),
+    ],
+)
+def test_who_may_enter_is_what_the_mode_says(
+    monkeypatch: pytest.MonkeyPatch, *, mode: int, owner: int, group: int, may: bool
+) -> None:
+    """Owner, group and others are told apart as the kernel does."""
+    user = pwd.struct_passwd(("eagled", "x", 70, 7, "", "/", "/bin/false"))
+    monkeypatch.setattr(pwd, "getpwnam", lambda _name: user)
+
+    assert may == _may_enter(os.stat_result((mode, 0, 0, 1, owner, group, 0, 0, 0, 0)))
