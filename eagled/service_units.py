@@ -172,7 +172,7 @@ def package() -> Path:
 
 
 def model_folders(config: Config) -> Iterator[Path]:
-    """Yield the folders of a configuration's model, tokenizer and template that are on this disk."""
+    """Yield the local folders of a configuration's model, tokenizer and template."""
     for value in (config.target.model, config.target.tokenizer):
         if value is not None and Path(value).is_absolute():
             yield Path(value)
