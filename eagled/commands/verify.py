@@ -11,6 +11,7 @@ import typer
 from eagled.commands.common import (
     ConfigOption,
     JsonOption,
+    call_get,
     call_post,
     human_bytes,
     human_seconds,
@@ -20,7 +21,9 @@ from eagled.commands.common import (
     say_json,
     warn,
 )
-from eagled.errors import ArtifactError
+from eagled.errors import ArtifactError, UsageError
+
+_COMMIT_S = 600.0  # from a shard's last byte to its commit, a daemon that starts again included
 
 if TYPE_CHECKING:
     from eagled.paths import StatePaths
@@ -130,21 +133,45 @@ def _verified(
         before = set(committed(reader.shards()))
         report = verify_run(reader, paths.shards, progress=meter.show, share=share, seed=seed)
         moved = before ^ set(committed(reader.shards()))
-    return report, [finding for finding in report.findings if finding.file not in moved]
+    held = [f for f in report.findings if f.file not in moved and not _on_its_way(paths.shards, f)]
+    return report, held
+
+
+def _on_its_way(shards: Path, finding: Finding) -> bool:
+    """Return whether a worker wrote this file just now, and its commit may still come."""
+    from eagled.shards.format import read_shard_header
+    from eagled.shards.verify import UNKNOWN
+
+    if finding.problem != UNKNOWN:
+        return False
+    try:
+        read_shard_header(shards / finding.file)
+        return time.time() - (shards / finding.file).stat().st_mtime < _COMMIT_S
+    except (ArtifactError, OSError):
+        return False
 
 
 def _repair(config: Path | None, paths: StatePaths, findings: list[Finding]) -> None:
-    """Send the samples of bad files back, and set the files aside."""
+    """Set bad files aside, and send their samples back.
+
+    A file goes first: written again from the same samples it has the same name. If its samples
+    cannot be sent back any more, the daemon finds at its next start that it is gone, and does it.
+    """
     from eagled.daemon_shards import move_aside
     from eagled.store import StoreReader
     from eagled.workers.verify import committed
 
+    if not paths.database.is_file():
+        raise UsageError(f"--repair needs the run's database, and {paths.database} is not there")
     with StoreReader(paths.database) as reader:
         known = set(committed(reader.shards()))
-    for name in sorted({finding.file for finding in findings}):
+    bad = sorted({finding.file for finding in findings})
+    if known.intersection(bad):
+        call_get(config, "/v1/status")  # without a daemon nothing is begun
+    for name in bad:
+        move_aside(paths, name)
+        say(f"{name}: set aside in {paths.quarantine}")
         if name in known:
             body = {"reason": "eagled verify --repair"}
             reply = call_post(config, f"/v1/shards/{name}/drop", body)
             say(f"{name}: {reply['message']}")
-        move_aside(paths, name)
-        say(f"{name}: set aside in {paths.quarantine}")

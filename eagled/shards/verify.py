@@ -36,6 +36,7 @@ from eagled.shards.stored import MappedShard, map_shard
 from eagled.types import ShardRecord
 
 _MAX_FINDINGS = 20  # a file; more do not help anybody
+UNKNOWN = "the database does not know this file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +174,7 @@ def _verify_file(
     name = path.name
     record = truth.expected.get(name) if truth.expected is not None else None
     if truth.expected is not None and record is None:
-        return [Finding(name, "", "the database does not know this file")], (0, 0, 0)
+        return [Finding(name, "", UNKNOWN)], (0, 0, 0)
     if not path.exists():
         return [Finding(name, "", "the file is gone")], (0, 0, 0)
     problems = list(_checksum_problems(path, record, truth)) if record else []
