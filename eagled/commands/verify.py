@@ -165,7 +165,9 @@ def _repair(config: Path | None, paths: StatePaths, findings: list[Finding]) -> 
         raise UsageError(f"--repair needs the run's database, and {paths.database} is not there")
     with StoreReader(paths.database) as reader:
         known = set(committed(reader.shards()))
-    bad = sorted({finding.file for finding in findings})
+    bad = [
+        name for name in sorted({f.file for f in findings}) if not _of_another_version(paths, name)
+    ]
     if known.intersection(bad):
         call_get(config, "/v1/status")  # without a daemon nothing is begun
     for name in bad:
@@ -175,3 +177,17 @@ def _repair(config: Path | None, paths: StatePaths, findings: list[Finding]) -> 
             body = {"reason": "eagled verify --repair"}
             reply = call_post(config, f"/v1/shards/{name}/drop", body)
             say(f"{name}: {reply['message']}")
+
+
+def _of_another_version(paths: StatePaths, name: str) -> bool:
+    """Return whether a file is no damage but of a format that this version does not know."""
+    from eagled.shards.container import read_container
+    from eagled.shards.format import foreign_format
+
+    try:
+        foreign = foreign_format(read_container(paths.shards / name))
+    except ArtifactError:
+        return False
+    if foreign:
+        warn(f"{name}: left where it is; the version of eagled that wrote it can read it")
+    return foreign

@@ -41,6 +41,8 @@ from eagled.shards.container import NUMPY_DTYPE, Container, read_container
 
 SHARD_FORMAT = "eagled-shard/1"  # raw and untrimmed: what every version reads
 SHARD_FORMAT_2 = "eagled-shard/2"  # with codecs, or cut samples
+_OURS = "eagled-shard/"
+_READ = (SHARD_FORMAT, SHARD_FORMAT_2)
 SHARD_SUFFIX = ".safetensors"
 PLAIN_DTYPES: dict[str, str] = {
     "offsets": "I64",
@@ -258,16 +260,24 @@ def read_shard_header(path: Path) -> ShardHeader:
     """
     container = read_container(path)
     tag = container.metadata.get("format")
-    if tag not in (SHARD_FORMAT, SHARD_FORMAT_2):
-        container.require((*PLAIN_DTYPES, *STATES))
-        known = f"{SHARD_FORMAT!r} and {SHARD_FORMAT_2!r}"
-        raise ArtifactError(f"{path}: format is {tag!r}, this version reads {known}")
+    if foreign_format(container):
+        raise ArtifactError(
+            f"{path}: format is {tag!r}, this version of eagled reads {' and '.join(_READ)}; "
+            "a newer version wrote it, or another program"
+        )
     container.require((*PLAIN_DTYPES, *STATES))
+    if tag is None:
+        raise ArtifactError(f"{path}: it does not say its format, so eagled did not write it")
     manifest = manifest_from_json(container.metadata.get("manifest", ""), path)
     samples = _entries(container.metadata.get("samples", ""), path)
     container.require(layout(manifest))
     _check_shapes(container, manifest, samples)
     return ShardHeader(container, manifest, samples)
+
+
+def foreign_format(container: Container) -> bool:
+    """Return whether a file says that it has a format which this version does not read."""
+    return container.metadata.get("format") not in (None, *_READ)
 
 
 def _entries(raw: str, where: Path) -> tuple[SampleEntry, ...]:

@@ -21,6 +21,7 @@ from eagled.control import call
 from eagled.control.client import ControlClient
 from eagled.paths import StatePaths
 from eagled.shards.format import read_shard_header
+from eagled.shards.writer import rewrite_metadata
 from eagled.store import Store
 from eagled.workers.extraction import Extraction, ExtractSettings
 from tests.daemon_kit import ROOT, clean_env, daemon, look, write_config
@@ -141,11 +142,11 @@ def _lease_by_hand(paths: StatePaths, flag: tuple[str, str]) -> None:
 
 @pytest.mark.slow
 def test_what_is_damaged_is_done_again_beside_a_live_daemon(tmp_path: Path) -> None:
-    """--repair sets bad files aside and sends their samples back; good ones are not touched."""
+    """--repair sets bad files aside and sends their samples back; nothing else is touched."""
     config, paths = with_shards(tmp_path, extract={"backend": "transformers"})
     flag = ("--config", str(config))
     before = names(paths)
-    victim, torn = before[0], before[1]
+    victim, torn, newer = before[:3]
     lost = sum(len(read_shard_header(paths.shards / name).samples) for name in (victim, torn))
     with daemon(config) as running:
         running.ready()
@@ -156,14 +157,18 @@ def test_what_is_damaged_is_done_again_beside_a_live_daemon(tmp_path: Path) -> N
         )
         (paths.shards / victim).write_bytes(bad)
         (paths.shards / torn).write_bytes((paths.shards / torn).read_bytes()[:100])
+        newest = (paths.shards / newer).read_bytes()
+        rewrite_metadata(paths.shards / newer, {"format": "eagled-shard/9"})
         # what a worker has written and not committed yet is no damage
         (paths.shards / "shard-new.safetensors").write_bytes(good)
         code, half, _ = eagled("verify", "--sample", "0.5", "--json", *flag)
-        assert (code, {f["file"] for f in json.loads(half)["findings"]}) == (1, {torn})
+        assert (code, {f["file"] for f in json.loads(half)["findings"]}) == (1, {torn, newer})
 
         code, out, err = eagled("verify", "--repair", *flag)
         assert (code, "SHA-256" in err) == (1, True), err
         assert f"{victim}: set aside" in out
+        assert f"{newer}: left where it is" in err
+        (paths.shards / newer).write_bytes(newest)
         assert sorted(path.name for path in paths.quarantine.iterdir()) == sorted([victim, torn])
         assert (paths.shards / "shard-new.safetensors").exists()
         (paths.shards / "shard-new.safetensors").unlink()

@@ -17,7 +17,8 @@ from eagled.errors import ArtifactError
 from eagled.shards import ShardDataset, ShardSampler
 from eagled.shards.container import read_container
 from eagled.shards.format import StatesSample, read_shard_header
-from eagled.shards.writer import ShardWriter
+from eagled.shards.verify import verify_shards
+from eagled.shards.writer import ShardWriter, rewrite_metadata
 from eagled.train.corpus import Corpus
 from tests.faults import fault_file
 from tests.unit.shards.helpers import manifest, sample, write_shard
@@ -126,6 +127,22 @@ def test_missing_key_lists_what_is_there(tmp_path: Path) -> None:
         read_shard_header(path)
     with pytest.raises(ArtifactError, match="missing tensor"):
         ShardDataset([path])
+
+
+def test_a_format_of_another_version_is_refused_by_name(tmp_path: Path) -> None:
+    """The message has the tag and those that can be read, also where tensors have other names."""
+    shard = write_shard(tmp_path, [sample(1)])
+    rewrite_metadata(shard.path, {"format": "eagled-shard/9"})
+    words = "format is 'eagled-shard/9', this version of eagled reads eagled-shard/1 and eagled-"
+
+    for read in (lambda: read_shard_header(shard.path), lambda: ShardDataset([shard.path])):
+        with pytest.raises(ArtifactError, match=words):
+            read()
+    save_file({"states": np.zeros(4, np.float32)}, shard.path, {"format": "eagled-shard/9"})
+    with pytest.raises(ArtifactError, match=words):
+        read_shard_header(shard.path)
+    report = verify_shards(tmp_path)
+    assert [words in f.problem for f in report.findings] == [True]
 
 
 def corpus_shards(folder: Path) -> tuple[Corpus, list[StatesSample]]:
