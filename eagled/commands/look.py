@@ -20,8 +20,9 @@ from eagled.commands.common import (
     say_table,
     warn,
 )
-from eagled.errors import UnreachableError
+from eagled.errors import EagledError, UnreachableError
 from eagled.printable import printable
+from eagled.training_view import SILENT_MS
 
 _WATCH_S = 2.0
 _CLEAR = "\x1b[H\x1b[2J"
@@ -54,6 +55,8 @@ def status(
         if watch and sys.stdout.isatty():
             sys.stdout.write(_CLEAR)
         _show(document, as_json=as_json)
+        if not as_json:
+            _show_training(config)
         sys.stdout.flush()
         if not watch:
             return
@@ -92,7 +95,24 @@ def _show(document: dict[str, Any], *, as_json: bool) -> None:
         say(f"server {printable(server['url'])}: {server['state']}{_admission(server)}")
     _show_extraction(document)
     for alarm in document.get("alarms", []):
-        say(f"! {printable(alarm['text'])}")
+        say(f"! [{alarm['kind'].partition(':')[0]}] {printable(alarm['text'])}")
+
+
+def _show_training(config: Path | None) -> None:
+    """Say how a training run goes, if one does; a daemon that cannot tell is not asked again."""
+    try:
+        found = call_get(config, "/v1/training", brief=1)
+    except EagledError:
+        return
+    silent_ms = time.time() * 1000 - (found.get("updated_ms") or 0)
+    said = found.get("status") or {}
+    if found.get("name") is None or found.get("done") or silent_ms > SILENT_MS or not said:
+        return
+    loss = "" if said.get("loss") is None else f", loss {said['loss']:.3f}"
+    say(
+        f"training {printable(found['name'])}: step {said.get('step')} of {said.get('total')}"
+        f"{loss}, {human_seconds(said.get('eta_s'))} left"
+    )
 
 
 def _show_lanes(lanes: dict[str, Any]) -> None:
