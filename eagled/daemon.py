@@ -209,7 +209,7 @@ class Daemon:
         await ring.start()
         runtime.ring = ring
         control = Control(store, actions, runtime.text, runtime.extract, runtime.doorbell, ring)
-        control.servers = runtime.endpoints
+        control.servers, control.roll = runtime.endpoints, runtime.roll
         access = Access.of_group(config.daemon.group, config.daemon.group_may)
         await stack.enter_async_context(
             serve_control(control, socket, config.daemon.metrics_port, access)

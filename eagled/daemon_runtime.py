@@ -10,6 +10,7 @@ from eagled.config import Config
 from eagled.config_load import LoadedConfig
 from eagled.control.desks import ExtractDesk, TextDesk
 from eagled.control.doorbell import Doorbell
+from eagled.control.roll import Roll
 from eagled.daemon_endpoints import Endpoints
 from eagled.daemon_ring import RingDesk
 from eagled.daemon_servers import LaunchedServers
@@ -85,6 +86,7 @@ class Runtime:
         loads: what each server's load endpoint said last, by address.
         servers: those that the daemon launched.
         endpoints: adds and removes servers while the daemon runs.
+        roll: the workers that give signs of life.
     """
 
     loaded: LoadedConfig
@@ -101,6 +103,7 @@ class Runtime:
     progress: Progress
     board: AlarmBoard
     started_ms: int
+    roll: Roll = field(default_factory=Roll)
     supervisor: Supervisor | None = None
     hold: str = ""
     extraction_paused: bool = False

@@ -19,6 +19,7 @@ from eagled.daemon_actions import DaemonActions
 from eagled.daemon_runtime import Runtime
 from eagled.daemon_shards import shard_totals
 from eagled.daemon_spool import SpoolWatch
+from eagled.daemon_workers import end_silent_workers
 from eagled.disk import Ballast, DiskLoad, DiskView, file_system, folder_bytes
 from eagled.errors import EagledError
 from eagled.history import HISTORY_EVERY_S, add_moment
@@ -99,6 +100,7 @@ class Watch:
         await self._run.extract.sweep()
         if self._run.ring is not None:
             await self._run.ring.sweep(self._run.extract)
+        await end_silent_workers(self._run)
 
     async def _look_at_disk(self) -> None:
         run = self._run

@@ -23,6 +23,7 @@ from eagled.children import rotate, tail_of
 from eagled.config import Config
 
 logger = logging.getLogger(__name__)
+PROGRAM: tuple[str, ...] = ("-m", "eagled")  # after the interpreter
 PARENT_ENV = "EAGLED_PARENT_PID"
 NAME_ENV = "EAGLED_WORKER"
 BACKOFF_FIRST_S = 1.0
@@ -104,7 +105,7 @@ def _spec(
         NAME_ENV: name,
         PARENT_ENV: str(os.getpid()),
     }
-    argv = (sys.executable, "-m", "eagled", "worker", kind, "--config", str(config_path))
+    argv = (sys.executable, *PROGRAM, "worker", kind, "--config", str(config_path))
     return WorkerSpec(name, argv, env, logs / f"{name}.log")
 
 
@@ -118,6 +119,7 @@ class Supervisor:
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _running: dict[str, asyncio.subprocess.Process] = field(default_factory=dict)
     _began: dict[str, float] = field(default_factory=dict)
+    _why: dict[int, str] = field(default_factory=dict)
     _stopping: bool = False
 
     def start(self) -> None:
@@ -133,6 +135,18 @@ class Supervisor:
         """Return the workers that have lived for `HEALTHY_S`."""
         now = asyncio.get_running_loop().time()
         return [name for name in self._running if now - self._began[name] > HEALTHY_S]
+
+    def kill(self, pid: int, why: str) -> bool:
+        """End a worker; it is started again. False: it is none of ours.
+
+        `why` stands for its last words when its end is reported.
+        """
+        mine = [process for process in self._running.values() if process.pid == pid]
+        for process in mine:
+            self._why[pid] = why
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+        return bool(mine)
 
     async def stop(self, timeout_s: float = STOP_S) -> None:
         """End every worker: SIGTERM, then SIGKILL after `timeout_s`."""
@@ -163,7 +177,8 @@ class Supervisor:
                 return
             if loop.time() - began > HEALTHY_S:
                 wait_s = BACKOFF_FIRST_S
-            await self._report(WorkerExit(spec.name, pid, code, tail_of(spec.log, _TAIL_BYTES)))
+            tail = self._why.pop(pid, "") or tail_of(spec.log, _TAIL_BYTES)
+            await self._report(WorkerExit(spec.name, pid, code, tail))
             await asyncio.sleep(wait_s)
             wait_s = min(wait_s * 2, BACKOFF_MAX_S)
 

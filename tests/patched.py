@@ -1,7 +1,8 @@
-"""Run eagled with constants that are too long for a test, or with another clock.
+"""Run eagled with constants that are too long for a test, in the daemon and its workers.
 
 `python -m tests.patched module:NAME=value… -- ARGUMENTS` sets numbers of our modules before the
-command starts; a name that is not there is an error, so that no test waits for the real one unseen.
+command starts, and in the workers that it starts; a name that is not there is an error, so that no
+test waits for the real one unseen. `workers=MODULE` runs that module as the workers.
 """
 
 from __future__ import annotations
@@ -9,12 +10,16 @@ from __future__ import annotations
 import importlib
 import sys
 
+from eagled import supervise
 from eagled.cli import main
 
 
 def patch(what: str) -> None:
     """Set one constant, in the type that it has."""
     place, _, value = what.partition("=")
+    if place == "workers":
+        supervise.PROGRAM = ("-m", value)
+        return
     module_name, _, name = place.partition(":")
     module = importlib.import_module(module_name)
     setattr(module, name, type(getattr(module, name))(value))
@@ -22,6 +27,7 @@ def patch(what: str) -> None:
 
 if __name__ == "__main__":
     split = sys.argv.index("--")
+    supervise.PROGRAM = ("-m", "tests.patched", *sys.argv[1:split], "--")
     for each in sys.argv[1:split]:
         patch(each)
     sys.argv[1:] = sys.argv[split + 1 :]

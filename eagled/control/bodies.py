@@ -93,6 +93,12 @@ class HelloBody(Body):
     pid: int = Field(ge=1)
 
 
+class AliveBody(Body):
+    """POST /v1/work/alive: a worker's event loop turns."""
+
+    worker: str = Field(min_length=1, max_length=MAX_WORD)
+
+
 class TextClaimBody(Body):
     """POST /v1/work/text/claim."""
 

@@ -135,6 +135,10 @@ class ControlClient:
         """Announce a worker that starts; what an earlier one of that name held is taken back."""
         await self.post("/v1/work/hello", {"worker": worker, "kind": kind, "pid": pid})
 
+    async def alive(self, worker: str) -> None:
+        """Tell that this worker's event loop turns."""
+        await self.post("/v1/work/alive", {"worker": worker})
+
     async def claim_text(self, worker: str, maximum: int) -> list[TextJob]:
         """Wait up to `CLAIM_WAIT_S` for answers to check; empty when there are none."""
         body = {"worker": worker, "max": maximum}

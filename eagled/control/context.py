@@ -16,6 +16,7 @@ from aiohttp import web
 from eagled.control.desks import ExtractDesk, TextDesk
 from eagled.control.doorbell import Doorbell
 from eagled.control.reading import ReadDesk
+from eagled.control.roll import Roll
 from eagled.store import Store
 
 
@@ -52,8 +53,8 @@ class Actions(Protocol):
     async def choose_storage(self, name: str, uid: int) -> str:
         """Store states by an option of the plan from now on."""
 
-    async def training(self) -> dict[str, Any]:
-        """Return the newest training run, thinned for a screen."""
+    async def training(self, *, brief: bool = False) -> dict[str, Any]:
+        """Return the newest training run, thinned for a screen; `brief`: without its steps."""
 
     async def report(self) -> dict[str, Any]:
         """Return what `eagled report` draws."""
@@ -112,6 +113,7 @@ class Control:
     ring: RingActions | None = None
     servers: ServerActions | None = None
     reading: ReadDesk = field(default_factory=ReadDesk)
+    roll: Roll = field(default_factory=Roll)
     tasks: set[asyncio.Task[web.Response]] = field(default_factory=set)
 
 

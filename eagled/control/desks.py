@@ -1,8 +1,8 @@
 """Hand out text checks and extraction work, and take back what a dead worker held.
 
 Guarantee: work is bound to the worker's process; when that process is gone its work is handed out
-again. Results count only by the store's own fences, so a worker that was given up too early can
-do no harm.
+again, and what killed it is found out (`suspects.py`). Results count only by the store's own
+fences, so a worker that was given up too early can do no harm.
 """
 
 from __future__ import annotations
@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Protocol
 
 from eagled.control.doorbell import Doorbell
 from eagled.control.protocol import CLAIM_WAIT_S
-from eagled.types import ExtractJob, Fence, ShardMember, ShardRecord, TextJob, TextVerdict
+from eagled.control.suspects import Suspects
+from eagled.types import (
+    ExtractJob,
+    Fence,
+    OutputReason,
+    ShardMember,
+    ShardRecord,
+    TextJob,
+    TextVerdict,
+)
 
 if TYPE_CHECKING:
     from eagled.store import Store
@@ -49,6 +58,7 @@ class TextDesk:
         self._lane_of = lane_of
         self._may_claim = may_claim
         self._held: dict[int, int] = {}  # sample id -> pid
+        self._suspects = Suspects()
         self._claiming = asyncio.Lock()
 
     @property
@@ -71,9 +81,24 @@ class TextDesk:
         if not self._may_claim():
             return []
         async with self._claiming:
-            jobs = await self._store.text_jobs(maximum, exclude=self._held.keys())
+            found = await self._store.text_jobs(maximum, exclude=self._held.keys())
+            innocent = await self._without_guilty(found)
+            jobs = list(self._suspects.alone(innocent, lambda job: job.sample_id))
             self._held.update((job.sample_id, pid) for job in jobs)
             return jobs
+
+    async def _without_guilty(self, jobs: Sequence[TextJob]) -> list[TextJob]:
+        """Reject what workers keep dying over; return the rest."""
+        guilty = [job for job in jobs if self._suspects.is_guilty(job.sample_id)]
+        if guilty:
+            reason = OutputReason.QUARANTINED
+            verdicts = [
+                TextVerdict(job.sample_id, job.attempt, reason, self._suspects.why(job.sample_id))
+                for job in guilty
+            ]
+            await self._store.settle_text(verdicts, lane_of=self._lane_of)
+            self._suspects.clear(job.sample_id for job in guilty)
+        return [job for job in jobs if job not in guilty]
 
     async def settle(self, verdicts: Sequence[TextVerdict]) -> int:
         """Store verdicts; return how many still counted."""
@@ -82,13 +107,19 @@ class TextDesk:
         finally:
             for verdict in verdicts:
                 self._held.pop(verdict.sample_id, None)
+            self._suspects.clear(verdict.sample_id for verdict in verdicts)
             self._doorbell.ring()
 
-    def release(self, pid: int) -> int:
-        """Take back what a process held; return how many checks that were."""
+    def release(self, pid: int, *, died: bool = False) -> int:
+        """Take back what a process held; return how many checks that were.
+
+        With `died` they may be what killed it.
+        """
         mine = [sample for sample, holder in self._held.items() if holder == pid]
         for sample in mine:
             del self._held[sample]
+        if died:
+            self._suspects.charge(mine)
         if mine:
             self._doorbell.ring()
         return len(mine)
@@ -97,7 +128,7 @@ class TextDesk:
         """Take back what vanished processes held."""
         for pid in set(self._held.values()):
             if not is_alive(pid):
-                self.release(pid)
+                self.release(pid, died=True)
 
 
 class Shortlist(Protocol):
@@ -133,6 +164,8 @@ class ExtractDesk:
         self._shortlist = shortlist
         self._holders: dict[str, int] = {}  # worker name -> pid
         self._tokens: dict[str, dict[int, int]] = {}  # worker name -> sample id -> its tokens
+        self._in_hand: dict[str, list[Fence]] = {}  # of each worker's last claim, until its next
+        self._suspects = Suspects()
         self.trouble = ""  # why the last extraction came back; empty since one went well
         self.committed_bytes = 0  # of the shards that came since this daemon started
 
@@ -148,7 +181,11 @@ class ExtractDesk:
 
     async def hello(self, worker: str, pid: int) -> None:
         """A worker starts: what an earlier one of its name held goes back."""
+        before = self._holders.get(worker)
+        if before is not None and before != pid and not is_alive(before):
+            await self.release(before, died=True)
         await self._store.release_extract(worker)
+        self._in_hand.pop(worker, None)
         self._holders[worker] = pid
         self._tokens[worker] = {}
 
@@ -160,6 +197,8 @@ class ExtractDesk:
         deadline = loop.time() + CLAIM_WAIT_S
         if self._holders.get(worker) != pid:
             await self.hello(worker, pid)
+        survived = self._in_hand.pop(worker, [])  # whoever asks again is through with those
+        self._suspects.clear(fence.sample_id for fence in survived)
         while True:
             jobs = await self._take(worker, max_samples, max_tokens)
             left = deadline - loop.time()
@@ -170,6 +209,27 @@ class ExtractDesk:
     async def _take(self, worker: str, max_samples: int, max_tokens: int) -> list[ExtractJob]:
         if not self._may_claim():
             return []
+        jobs = await self._take_suspect(worker, max_tokens)
+        if not jobs:
+            jobs = await self._take_some(worker, max_samples, max_tokens)
+        held = self._tokens.setdefault(worker, {})
+        held.update((job.fence.sample_id, job.prompt.n + job.output.n) for job in jobs)
+        self._in_hand[worker] = [job.fence for job in jobs]
+        return jobs
+
+    async def _take_suspect(self, worker: str, max_tokens: int) -> list[ExtractJob]:
+        """Return one sample over which a worker died, by itself."""
+        elsewhere = {fence.sample_id for held in self._in_hand.values() for fence in held}
+        for sample in self._suspects.waiting():
+            if sample in elsewhere:
+                continue
+            jobs = await self._store.claim_extract(1, max_tokens, worker=worker, ids=[sample])
+            if jobs:
+                return jobs
+            self._suspects.clear([sample])  # settled meanwhile
+        return []
+
+    async def _take_some(self, worker: str, max_samples: int, max_tokens: int) -> list[ExtractJob]:
         listed = await self._shortlist.next(max_samples) if self._shortlist is not None else None
         if listed is not None and not listed:
             return []
@@ -177,8 +237,6 @@ class ExtractDesk:
         if self._shortlist is not None and listed is not None and jobs:
             last = listed.index(jobs[-1].fence.sample_id)
             self._shortlist.put_back(listed[last + 1 :])
-        held = self._tokens.setdefault(worker, {})
-        held.update((job.fence.sample_id, job.prompt.n + job.output.n) for job in jobs)
         return jobs
 
     async def commit(self, record: ShardRecord, members: Sequence[ShardMember]) -> ShardCommit:
@@ -204,17 +262,33 @@ class ExtractDesk:
         self._settled([fence])
         return counted
 
-    async def release(self, pid: int) -> int:
-        """Take back what a process held; return how many samples that were."""
+    async def release(self, pid: int, *, died: bool = False) -> int:
+        """Take back what a process held; return how many samples that were.
+
+        With `died` those of its last claim may be what killed it: older ones were computed.
+        """
         released = 0
         for worker in [name for name, holder in self._holders.items() if holder == pid]:
+            in_hand = self._in_hand.pop(worker, [])
+            if died:
+                await self._accuse(in_hand)
             released += await self._store.release_extract(worker)
             self._holders.pop(worker, None)
             self._tokens.pop(worker, None)
         return released
 
+    async def _accuse(self, fences: Sequence[Fence]) -> None:
+        """Charge samples with the end of a worker; give up those that it happens to again."""
+        self._suspects.charge(fence.sample_id for fence in fences)
+        for fence in fences:
+            sample = fence.sample_id
+            if self._suspects.is_guilty(sample):
+                why = self._suspects.why(sample)
+                await self._store.fail_extract(fence, OutputReason.QUARANTINED, why, final=True)
+                self._suspects.clear([sample])
+
     async def sweep(self) -> None:
         """Take back what vanished processes held."""
         for pid in set(self._holders.values()):
             if not is_alive(pid):
-                await self.release(pid)
+                await self.release(pid, died=True)

@@ -25,6 +25,7 @@ def add_work_routes(app: web.Application) -> None:
     app.router.add_post("/v1/work/text/claim", claim_text)
     app.router.add_post("/v1/work/extract/claim", claim_extract)
     app.router.add_post("/v1/work/hello", mutation(hello))
+    app.router.add_post("/v1/work/alive", alive)
     app.router.add_post("/v1/work/text/settle", mutation(settle_text))
     app.router.add_post("/v1/work/extract/commit", mutation(commit_shard))
     app.router.add_post("/v1/work/extract/fail", mutation(fail_extract))
@@ -42,6 +43,13 @@ async def hello(request: web.Request, control: Control) -> dict[str, Any]:
     if body.kind == "extract":
         await control.extract.hello(body.worker, _pid(request))
     return {}
+
+
+async def alive(request: web.Request) -> web.StreamResponse:
+    """POST /v1/work/alive: a worker's event loop turns."""
+    body = await body_of(request, bodies.AliveBody)
+    request.app[CONTROL].roll.heard(body.worker, _pid(request))
+    return json_reply({})
 
 
 async def claim_text(request: web.Request) -> web.StreamResponse:

@@ -25,6 +25,7 @@ from eagled.shards.backend import StatesBackend
 from eagled.shards.layers import plan_layers
 from eagled.shards.policy import PolicyBackend
 from eagled.shards.target import TargetFacts, read_target, resolve_model
+from eagled.workers.beat import beating
 from eagled.workers.extraction import Extraction, ExtractSettings
 
 _log = logging.getLogger(__name__)
@@ -155,4 +156,5 @@ async def _serve(socket: Path, backend: PolicyBackend, settings: ExtractSettings
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, extraction.stop)
-        await extraction.run()
+        async with beating(client, settings.worker):
+            await extraction.run()

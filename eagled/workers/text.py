@@ -26,6 +26,7 @@ from eagled.text.check import TextChecker
 from eagled.text.reading import pieces
 from eagled.tokens import PackedIds, unpack_ids
 from eagled.types import OutputReason, TextJob, TextVerdict
+from eagled.workers.beat import beating
 
 _log = logging.getLogger(__name__)
 BATCH = 64  # answers a claim: about a second of work with long ones
@@ -92,7 +93,8 @@ async def serve(socket: Path, checker: TextChecker, stop: asyncio.Event) -> None
             async with ControlClient(socket) as client:
                 await client.hello(name, "text", os.getpid())
                 pause_s = FIRST_PAUSE_S
-                await _work_and_read(client, checker, stop, name)
+                async with beating(client, name):
+                    await _work_and_read(client, checker, stop, name)
         except UnreachableError as exc:
             if os.getppid() != parent:
                 _log.info("the daemon is gone, worker=%s ends", name)
