@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from eagled.artifacts import MANIFEST_NAME, read_json, write_bytes
 from eagled.config import Config
+from eagled.discover.decision import read_decision
 from eagled.disk import file_system
 from eagled.errors import ArtifactError, ConfigError
 from eagled.lanes import lane_context, ordered_lanes
@@ -109,6 +110,7 @@ def collect(config: Config, status: Mapping[str, Any] | None) -> PlanFacts:
         decisions=_decisions(src),
         risks=find_risks(_risk_facts(src, disk, datasets)),
         sources=_source_rows(src),
+        data=read_decision(src.paths.data_choice),
     )
 
 

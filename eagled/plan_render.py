@@ -67,6 +67,25 @@ class ByteFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class DataFacts:
+    """Which mix of datasets was chosen, as rows of tables.
+
+    Attributes:
+        text: the choice in a sentence.
+        entries: (dataset, for, count, mode, why).
+        rejected: (what was left out, why).
+        compared: head and rows of the mixes side by side.
+        assumptions: (assumption, says, wrong if, check).
+    """
+
+    text: str
+    entries: Sequence[Sequence[str]]
+    rejected: Sequence[Sequence[str]]
+    compared: Sequence[Sequence[str]]
+    assumptions: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
 class PlanFacts:
     """Everything a plan is made of."""
 
@@ -79,6 +98,7 @@ class PlanFacts:
     decisions: tuple[tuple[str, str], ...]
     risks: tuple[str, ...] = ()
     sources: tuple[str, ...] = field(default=())
+    data: DataFacts | None = None
 
 
 def human_bytes(n: float | None) -> str:
@@ -174,6 +194,18 @@ def _list(title: str, items: Sequence[str], none: str) -> list[str]:
     return [f"## {title}", "", *([f"- {i}" for i in items] or [none])]
 
 
+def _data(data: DataFacts) -> list[str]:
+    """Return the choice of data: what is in, what is not and why, what it stands on."""
+    return [
+        "## Data", "", data.text, "",
+        *table(("dataset", "for", "count", "mode", "why"), data.entries), "",
+        "### Left out", "", *table(("what", "why"), data.rejected), "",
+        "### Mixes side by side", "", *table(data.compared[0], data.compared[1:]), "",
+        "### Assumptions", "",
+        *table(("assumption", "says", "wrong if", "check"), data.assumptions),
+    ]  # fmt: skip
+
+
 def render_plan(facts: PlanFacts, version: int) -> str:
     """Return the plan as Markdown."""
     parts = [
@@ -184,6 +216,7 @@ def render_plan(facts: PlanFacts, version: int) -> str:
         _pairs("Tokens", ("what", "amount"), facts.tokens),
         _disk(facts),
         _pairs("Decisions", ("what", "choice"), facts.decisions),
+        *([_data(facts.data)] if facts.data is not None else []),
         _list("Risks", facts.risks, "None found."),
         _list("Made from", facts.sources, "Nothing yet."),
     ]

@@ -143,7 +143,7 @@ class _Handlers:
             hub.now -= 1
 
     async def search(self, request: web.Request) -> web.Response:
-        words = request.query.get("search", "").lower().split()
+        words = request.query.get("search", "").lower().replace("-", " ").split()
         filters = request.query.getall("filter", [])
         self._hub.asked["search", " ".join(words)] += 1
         found = [

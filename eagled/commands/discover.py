@@ -18,8 +18,10 @@ from eagled.commands.common import (
     say_json,
     say_table,
 )
+from eagled.errors import UsageError
 
 if TYPE_CHECKING:
+    from eagled.config_load import LoadedConfig
     from eagled.discover.findings import Findings
 
 
@@ -64,34 +66,63 @@ def discover(  # noqa: PLR0913 - one argument an option of the command
         float, typer.Option("--max-age", min=0, help="Hours that the cache holds; 0 asks again.")
     ] = 72.0,
     offline: Annotated[bool, typer.Option("--offline", help="Only what the cache has.")] = False,
+    choose: Annotated[
+        str, typer.Option(help="Write a mix of the last report into the configuration.")
+    ] = "",
+    replace: Annotated[
+        bool, typer.Option("--replace", help="With --choose: old datasets become comments.")
+    ] = False,
     viewer: Annotated[str, typer.Option(help="Address of another hub's dataset viewer.")] = "",
     config: ConfigOption = None,
     settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Find datasets by category, look at their first rows, and propose a mix."""
+    from eagled.discover.pages import write_pages
     from eagled.discover.run import Options
     from eagled.discover.run import discover as run
+    from eagled.paths import StatePaths
 
     if show_categories:
         from eagled.discover.categories import default_text
 
         say(default_text())
         return
-    loaded = load(config, settings).config
-    logging.getLogger("eagled.readers").setLevel(logging.ERROR)  # what is tried again is no news
+    if replace and not choose:
+        raise UsageError("--replace goes with --choose NAME")
+    loaded = load(config, settings)
+    if choose:
+        _choose(loaded, choose, replace=replace)
+        return
+    for name in ("eagled.readers", "huggingface_hub"):
+        logging.getLogger(name).setLevel(logging.ERROR)  # what is tried again is no news
     options = Options(
         categories=tuple(category or ()), categories_file=categories, target=target, goal=goal,
         catalogues=tuple(catalogue or ()), folders=tuple(folder or ()), hub=hub, viewer=viewer,
         limit=limit, rows=rows, timeout_s=timeout, token_file=token_file, rate_tok_per_s=rate,
         max_age_h=max_age, offline=offline,
     )  # fmt: skip
-    findings = run(loaded, options, _progress)
+    findings = run(loaded.config, options, _progress)
     progress_line("")
+    written = write_pages(StatePaths(loaded.config.run.state_dir).discover, findings)
     if as_json:
         say_json(findings.to_json())
-    else:
-        show(findings)
+        return
+    show(findings)
+    say("")
+    for path in written:
+        say(f"wrote {path}")
+
+
+def _choose(loaded: LoadedConfig, name: str, *, replace: bool) -> None:
+    from eagled.discover.choose import choose
+
+    choice, plan = choose(loaded, name, replace=replace)
+    proposal = choice.proposal
+    say(f"{loaded.path}: {len(proposal.entries)} datasets, {proposal.count:,} conversations")
+    for risk in choice.figures.risks:
+        say(f"look at the licence of {risk}")
+    say(f"the decision is in {plan}; `eagled prep` comes next")
 
 
 def _progress(done: int, known: int, name: str) -> None:
@@ -105,11 +136,22 @@ def show(findings: Findings) -> None:
     say(view.headline(findings))
     if findings.note:
         say(findings.note)
-    say_table(view.CANDIDATE_HEAD, [view.candidate_row(item) for item in view.usable(findings)])
+    say_table(view.SHORT_HEAD, [view.short_row(item) for item in view.usable(findings)])
     if failed := view.failed_rows(findings):
         say("")
         say_table(view.FAILED_HEAD, failed)
-    say("")
+    for failure in findings.failures:
+        say(f"a search failed: {failure}")
+    proposed = findings.choices[0].proposal
+    say(f"\n{proposed.title}: {proposed.count:,} conversations")
     say_table(view.ENTRY_HEAD, view.entry_rows(findings.choices[0]))
     say("")
     say_table(view.compare_head(findings.choices), view.compare_rows(findings.choices))
+    say("")
+    for choice in findings.choices:
+        say(f"{choice.proposal.name}: {choice.proposal.trade}")
+        for risk in choice.figures.risks:
+            say(f"  licence to look at: {risk}")
+    say("")
+    say_table(view.ASSUMPTION_HEAD, view.assumption_rows(findings))
+    say(f"\nchoose one: eagled discover --choose {proposed.name}")

@@ -116,7 +116,7 @@ def _with_rows(facts: Facts, n_files: int, source: Source, taken: Taken, probe: 
     """Add the number of rows where nobody said it; note where the rows say something else."""
     n = len(taken.rows)
     ended = n < probe.rows and taken.chars < probe.chars
-    whole = ended and n_files == 1  # a local folder is read to the end, of a hub the first file
+    whole = ended and len(source.files) == n_files
     notes = list(facts.notes)
     if whole and facts.rows_from in ("card", "viewer") and facts.rows != n:
         notes.append(f"{facts.rows_from} says {facts.rows:,} rows, the file has {n:,}")

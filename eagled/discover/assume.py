@@ -25,7 +25,7 @@ def assumptions(figures: Figures, config: Config, rate: float | None) -> Iterato
         "data scaling",
         f"{figures.conversations:,} conversations are worth their time: more data still helps.",
         "a draft of half the corpus guesses as well on the held-out part as one of all of it",
-        "eagled train --run half --set merge.holdout=0.5, then eagled report",
+        "eagled merge at half of the samples and at the end, eagled train --corpus of each",
     )
     yield Assumption(
         "vocabulary coverage",

@@ -44,6 +44,7 @@ class Gate:
         attempts: tries of one call.
         backoff_s: wait before the second try, then twice that, ...
         token: for gated datasets; None leaves it to the client's own rules.
+        offline: no request leaves; the client is told so, and takes what its own cache has.
     """
 
     def __init__(
@@ -54,12 +55,14 @@ class Gate:
         attempts: int = 3,
         backoff_s: float = 0.5,
         token: str | None = None,
+        offline: bool = False,
     ) -> None:
         self.endpoint = endpoint
         self.timeout_s = timeout_s
         self.attempts = attempts
         self.backoff_s = backoff_s
         self.calls = 0
+        self.offline = offline
         self._token = token
         self._host = urlsplit(endpoint).netloc
         self._lock = threading.Lock()
@@ -105,6 +108,15 @@ class Gate:
         finally:
             self._local.deadline = None
 
+    @contextmanager
+    def unasked(self) -> Iterator[None]:
+        """Let what this thread does take only what the client's own cache has."""
+        self._local.offline = True
+        try:
+            yield
+        finally:
+            self._local.offline = False
+
     def deadline_check(self) -> Callable[[], None]:
         """Return a check of this thread's deadline, for use in any thread."""
         deadline = getattr(self._local, "deadline", None)
@@ -113,7 +125,7 @@ class Gate:
             if self._stop.is_set():
                 raise TimeUpError("stopped")
             if deadline is not None and time.monotonic() > deadline:
-                raise TimeUpError("the time for this dataset is over")
+                raise TimeUpError("the time for it is over")
 
         return check
 
@@ -137,6 +149,10 @@ class Gate:
         raise AssertionError("unreachable")
 
     def _before(self, request: Any) -> None:  # noqa: ANN401 - of the HTTP library
+        if self.offline or getattr(self._local, "offline", False):
+            from huggingface_hub.errors import OfflineModeIsEnabled
+
+            raise OfflineModeIsEnabled("offline, as asked for")
         deadline = getattr(self._local, "deadline", None)
         self.check()
         wait_s = self._open_at - time.monotonic()

@@ -64,7 +64,7 @@ class FolderSource:
             if path.name.startswith(".") or not (path.is_dir() or path.name.endswith(SUFFIXES)):
                 continue
             for name in fitting(categories, f"{path.name} {card_text(path)}"):
-                self._own[name].append(Found(str(path), local=True))
+                self._own[name].append(Found(str(path.resolve()), local=True))
 
     def search(self, category: Category, limit: int) -> list[Found]:
         """Return the datasets of a category."""
@@ -113,4 +113,4 @@ def _entry(item: Mapping[str, Any], path: Path) -> Found:
         raise ConfigError(f"catalogue {path}: an entry has no source")
     beside = path.parent / source
     texts = {k: str(item[k]) for k in ("licence", "config", "split") if item.get(k)}
-    return Found(str(beside) if beside.exists() else source, beside.exists(), **texts)
+    return Found(str(beside.resolve()) if beside.exists() else source, beside.exists(), **texts)

@@ -177,18 +177,27 @@ def _shares(
         full = [s for s in open_ if (most := room[s]) is not None
                 and most <= left * points[s] / total]  # fmt: skip
         if not full:
-            counts.update({s: round(left * points[s] / total) for s in open_})
+            counts.update({s: int(left * points[s] / total) for s in open_})
             break
         counts.update({s: room[s] or 0 for s in full})
         left -= sum(room[s] or 0 for s in full)
         open_ = [s for s in open_ if s not in full]
-    return {s: _rounded(counts.get(s, 0), room[s]) for s in sources}
+    return _rounded({s: counts.get(s, 0) for s in sources}, room, goal)
 
 
-def _rounded(count: int, room: int | None) -> int:
-    """Return a count as a person would write it, never above the room."""
-    step = 100 if count >= 1000 else 10 if count >= 100 else 1  # noqa: PLR2004 - two figures remain
-    return count if count == room else round(count / step) * step
+def _rounded(
+    counts: Mapping[str, int], room: Mapping[str, int | None], goal: int
+) -> dict[str, int]:
+    """Return counts as a person would write them, together the goal where there is room."""
+    out = {s: n if n == room[s] else n - n % _step(n) for s, n in counts.items()}
+    for source, most in room.items():
+        missing = goal - sum(out.values())
+        out[source] += missing if most is None else max(0, min(missing, most - out[source]))
+    return out
+
+
+def _step(n: int) -> int:
+    return 100 if n >= 1000 else 10 if n >= 100 else 1  # noqa: PLR2004 - two figures remain
 
 
 def _entry(item: Ranked, title: str, count: int, names: Counter[str]) -> Entry:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,15 +27,17 @@ from eagled.discover.hub import HubSource
 from eagled.discover.local import CatalogueSource, FolderSource, fitting
 from eagled.discover.rank import rank
 from eagled.discover.sample import Measure, Probe
-from eagled.discover.search import Finder, Search, Searched
+from eagled.discover.search import Finder, Search
 from eagled.disk_facts import last_status, model_of
 from eagled.disk_plan import Model
-from eagled.errors import ConfigError, UsageError
+from eagled.errors import ConfigError, UnreachableError, UsageError
 from eagled.paths import StatePaths
 from eagled.shards.policy import current_policy
 
 _HUB, _VIEWER = "https://huggingface.co", "https://datasets-server.huggingface.co"
 _HOUR_S = 3600.0
+_TOKENISED = 64  # rows that are rendered and counted; the others go through the rules only
+_TOKENIZER_S = 20.0  # longest wait for a tokenizer that is not on this machine
 _ON = {"1", "ON", "YES", "TRUE"}
 
 
@@ -101,9 +102,12 @@ def discover(
     target = options.target or Path(config.target.model).name
     catalogue = load_categories(options.categories_file, target)
     categories = chosen(catalogue.categories, options.categories)
-    measure, note = _measure(config)
-    probe = Probe(config, measure, options.rows, min(64, options.rows))
-    searched = _search(config, options, categories, probe, target, progress, clock)
+    gate = _gate(options)
+    with gate.installed():
+        measure, note = _measure(config, gate, ask=options.hub)
+        probe = Probe(config, measure, options.rows, min(_TOKENISED, options.rows))
+        search = _search(config, options, categories, gate, probe, target, progress, clock)
+        searched = search.run(categories, _known(config.datasets, categories))
     paths = StatePaths(config.run.state_dir)
     have = [dataset.source for dataset in config.datasets]
     scratch = paths.discover / "signatures.tmp"
@@ -115,38 +119,47 @@ def discover(
     return findings
 
 
+def _gate(options: Options) -> Gate:
+    from huggingface_hub import constants
+
+    file = options.token_file
+    offline = options.offline or os.environ.get("HF_HUB_OFFLINE", "").upper() in _ON
+    return Gate(
+        options.endpoint or constants.ENDPOINT,
+        timeout_s=options.wait_s,
+        token=None if file is None else read_key(file, what="--token-file"),
+        offline=offline,
+    )
+
+
 def _search(
     config: Config,
     options: Options,
     categories: Sequence[Category],
+    gate: Gate,
     probe: Probe,
     target: str,
     progress: Callable[[int, int, str], None],
     clock: Clock,
-) -> Searched:
-    from huggingface_hub import constants
-
-    endpoint = options.endpoint or constants.ENDPOINT
-    token = (
-        None if options.token_file is None else read_key(options.token_file, what="--token-file")
-    )
-    gate = Gate(endpoint, timeout_s=options.wait_s, token=token)
-    viewer = options.viewer or (_VIEWER if endpoint == _HUB else None)
+) -> Search:
+    viewer = options.viewer or (_VIEWER if gate.endpoint == _HUB else None)
     hub = HubSource(gate, viewer)
-    finders = _finders(options, categories, hub)
     turns = threading.Semaphore(os.cpu_count() or 1)
-    assessor = Assessor(gate, hub, probe, target, options.timeout_s, turns)
-    offline = options.offline or os.environ.get("HF_HUB_OFFLINE", "").upper() in _ON
     cache = Cache(
         folder=StatePaths(config.run.state_dir).discover / "cache",
-        settings=[endpoint, target, probe.settings()],
+        settings=[gate.endpoint, target, probe.settings()],
         now_s=lambda: clock.now_ms() / 1000,
         max_age_s=options.max_age_h * _HOUR_S,
-        offline=offline,
+        offline=gate.offline,
     )
-    search = Search(finders, assessor, cache, options.limit, options.side_by_side, progress)
-    with nullcontext() if offline else gate.installed():
-        return search.run(categories, _known(config.datasets, categories))
+    return Search(
+        _finders(options, categories, hub),
+        Assessor(gate, hub, probe, target, options.timeout_s, turns),
+        cache,
+        options.limit,
+        options.side_by_side,
+        progress,
+    )
 
 
 def _finders(options: Options, categories: Sequence[Category], hub: HubSource) -> list[Finder]:
@@ -171,11 +184,12 @@ def _known(
     return out
 
 
-def _measure(config: Config) -> tuple[Measure | None, str]:
+def _measure(config: Config, gate: Gate, *, ask: bool) -> tuple[Measure | None, str]:
     """Return the target's tokenizer, or why there is none here."""
     try:
-        return Measure(config), ""
-    except ConfigError as exc:
+        with gate.within(_TOKENIZER_S) if ask else gate.unasked():
+            return Measure(config), ""
+    except (ConfigError, UnreachableError) as exc:
         cause = str(exc).splitlines()[0]
         return None, f"lengths are characters, because the target's tokenizer is not here: {cause}"
 

@@ -18,6 +18,8 @@ CANDIDATE_HEAD = (
     "points", "dataset", "for", "rows", "size", "licence", "reader", "kept", "median", "95%",
     "lanes", "shows", "native", "languages", "overlap",
 )  # fmt: skip
+SHORT_HEAD = ("points", "dataset", "rows", "licence", "reader", "kept", "median", "95%", "native",
+          "overlap")  # fmt: skip
 ENTRY_HEAD = ("dataset", "for", "count", "mode", "why")
 FAILED_HEAD = ("dataset", "for", "problem", "detail")
 ASSUMPTION_HEAD = ("assumption", "says", "wrong if", "check")
@@ -45,6 +47,12 @@ def candidate_row(item: Ranked) -> tuple[str, ...]:
         _shares(facts.languages),
         ", ".join(f"{share:.0%} {name}" for name, share in facts.overlap.items()),
     )
+
+
+def short_row(item: Ranked) -> tuple[str, ...]:
+    """Return the cells of `SHORT_HEAD`, for a terminal."""
+    cells = dict(zip(CANDIDATE_HEAD, candidate_row(item), strict=True))
+    return tuple(cells[name] for name in SHORT_HEAD)
 
 
 def _origin(facts: Facts) -> str:
