@@ -124,9 +124,9 @@ class DaemonActions:
         await self._run.store.add_event(EventKind.STORAGE_CHOSEN, name, done, uid=uid)
         return done
 
-    async def training(self) -> dict[str, Any]:
-        """Return the newest training run, thinned for a screen."""
-        return await asyncio.to_thread(newest_training, self._run.paths.drafts)
+    async def training(self, *, brief: bool = False) -> dict[str, Any]:
+        """Return the newest training run, thinned for a screen; `brief`: without its steps."""
+        return await asyncio.to_thread(newest_training, self._run.paths.drafts, brief=brief)
 
     async def acknowledge(self, kind: str, uid: int) -> str:
         """Note that somebody has seen an alarm; a restart forgets that.

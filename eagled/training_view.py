@@ -16,18 +16,20 @@ METRICS_NAME = "metrics.jsonl"
 STATUS_NAME = "status.json"
 TAIL_BYTES = 2 << 20
 MAX_POINTS = 300
+SILENT_MS = 600_000  # a step takes seconds; a run that is silent for this has ended or stands
 
 
-def newest_training(drafts: Path) -> dict[str, Any]:
+def newest_training(drafts: Path, *, brief: bool = False) -> dict[str, Any]:
     """Return name, steps and estimates of the run that wrote last; name None when there is none.
 
-    Steps are thinned evenly to `MAX_POINTS`, first and last kept.
+    Steps are thinned evenly to `MAX_POINTS`, first and last kept; `brief` leaves steps and
+    estimates out: two small files are looked at.
     """
     path = _newest(drafts)
     if path is None:
         return {"name": None, "updated_ms": None, "steps": [], "estimates": [], "done": False,
                 "status": {}}  # fmt: skip
-    lines = _tail(path)
+    lines = [] if brief else _tail(path)
     steps = [_step(line) for line in lines if line.get("kind") == "step"]
     estimates = [line for line in lines if line.get("kind") == "estimate"]
     return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -219,21 +220,49 @@ def failures(
 def events(
     *,
     after: Annotated[int, typer.Option(min=0, help="Only those after this number.")] = 0,
+    since: Annotated[
+        str | None, typer.Option(help="Only those since then: 30min, 2h, 3d, or a time (UTC).")
+    ] = None,
+    kind: Annotated[
+        list[str] | None, typer.Option(help="Only those of this kind; may come several times.")
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until ctrl-C.")] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what happened; each event has a number."""
+    """Show what happened; each event has a number. Without a daemon the database is read."""
     import orjson
 
-    from eagled.clock import iso_utc
-    from eagled.control import call
-    from eagled.socket_path import client_socket
+    from eagled.clock import SystemClock, iso_utc
+    from eagled.event_log import check_kinds, since_ms
 
-    for event in call.events(client_socket(config), after, follow=follow):
+    first_ms = 0 if since is None else since_ms(since, SystemClock().now_ms())
+    kinds = check_kinds(kind or ())
+    for event in _events(config, after, follow=follow):
+        if event["at_ms"] < first_ms or (kinds and event["kind"] not in kinds):
+            continue
         if as_json:
             say(orjson.dumps(event).decode())
         else:
             text = printable(f"{event['subject']} {event['detail']}".strip())
             say(f"{event['seq']:>6} {iso_utc(event['at_ms'])} {event['kind']} {text}")
         sys.stdout.flush()
+
+
+def _events(config: Path | None, after: int, *, follow: bool) -> Iterator[dict[str, Any]]:
+    """Yield events of the daemon; where none answers, those of the database that it left."""
+    from eagled.control import call
+    from eagled.event_log import stored_events
+    from eagled.paths import StatePaths
+    from eagled.socket_path import client_socket, client_state_dir
+
+    try:
+        for event in call.events(client_socket(config), after, follow=follow):
+            after = event["seq"]
+            yield event
+    except UnreachableError:
+        database = StatePaths(client_state_dir(config)).database
+        if follow or not database.is_file():
+            raise
+        warn("no daemon answers; these are the events in its database")
+        yield from stored_events(database, after)

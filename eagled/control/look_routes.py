@@ -10,7 +10,7 @@ from aiohttp import web
 from pydantic import Field
 
 from eagled.control.bodies import MAX_BATCH, MAX_WORD, Body, Empty
-from eagled.control.calls import body_of, json_reply, mutation
+from eagled.control.calls import body_of, json_reply, mutation, number_in
 from eagled.control.context import CONTROL, Control
 from eagled.control.peers import uid_of
 from eagled.control.reading import Piece, ReadText
@@ -74,8 +74,9 @@ def _pieces(pieces: tuple[Piece, ...]) -> list[list[Any]]:
 
 
 async def training(request: web.Request) -> web.StreamResponse:
-    """GET /v1/training: the newest training run, as its metrics.jsonl tells it."""
-    return json_reply(await request.app[CONTROL].actions.training())
+    """GET /v1/training?brief=: the newest training run; with brief=1 without its steps."""
+    brief = bool(number_in(request, "brief", 0, 1))
+    return json_reply(await request.app[CONTROL].actions.training(brief=brief))
 
 
 async def report(request: web.Request) -> web.StreamResponse:

@@ -46,7 +46,6 @@ _MIN_TABLE = 4  # title, heads and two rows
 _MIN_LOG = 4
 _LANES_SHARE = 0.45  # most of the left side's height that lanes take
 _BIG_STEP_FROM = 20  # limits above it move by ten
-HELD_PHASES = frozenset({"paused", "draining"})
 _HANGUP_CODE = 129  # as a shell reports SIGHUP
 _KEYS_LINE = " p pause  P all  c number  +/- step  u undo  z freeze  tab table  ? help  q quit"
 
@@ -68,7 +67,6 @@ class TopApp(App[int]):
     #right { width: 54; }
     #throughput { height: 10; }
     #events { height: 1fr; }
-    #compact { height: 6; }
     #keys { height: 1; }
     .-narrow #right, .-narrow #gap, .-wide #compact { display: none; }
     .-narrow #throughput, .-low #throughput, .-mid #throughput { display: none; }
@@ -125,6 +123,7 @@ class TopApp(App[int]):
         self._readonly = readonly
         self._watch_terminal = watch_terminal
         self._post_order = asyncio.Lock()
+        self._unsure: dict[str, str] = {}  # changes whose reply was lost, with their keys
         self._ask_now = asyncio.Event()
         self._blurred = False
         self._asked_events = float("-inf")
@@ -155,10 +154,10 @@ class TopApp(App[int]):
                 yield Panel(panels.event_log, look, widget_id="events")
             yield Panel(lambda *_: (), look, widget_id="gap")
             with Vertical(id="right"):
-                for build in (panels.servers, panels.extraction, panels.disk):
+                for build in (panels.servers, panels.extraction, panels.training, panels.disk):
                     yield Panel(_with_gap(build), look, own_height=True, widget_id=build.__name__)
                 yield Panel(panels.alarms, look, widget_id="alarms")
-        yield Panel(lambda v, w, _: panels.compact(v, w), look, widget_id="compact")
+        yield Panel(panels.compact, look, own_height=True, widget_id="compact")
         yield from self.compose_pages()
         yield Header(self._keys, look, widget_id="keys")
 
@@ -354,8 +353,7 @@ class TopApp(App[int]):
         """Ask whether everything shall stand still, or go on when it does."""
         if not self._may_change():
             return
-        held = self.state.snapshot.phase in HELD_PHASES
-        verb = "resume" if held else "pause"
+        verb = "resume" if self.state.snapshot.held else "pause"
         dialog = ConfirmDialog(_WORDS_OF_ALL[verb], ascii_only=self.look.ascii_only)
 
         def decided(yes: bool | None) -> None:  # noqa: FBT001 - Textual's callback
@@ -420,17 +418,22 @@ class TopApp(App[int]):
         """Send one change after the ones before it; return whether it was made, and what to say.
 
         The daemon's own words come first; `done` is for an answer without any. What has the same
-        `key` is made once.
+        `key` is made once; a change whose reply was lost goes with its first key when it is asked
+        for again, so the daemon tells what became of it and makes it only if it never did.
         """
         async with self._post_order:
+            same = repr((path, sorted(body.items())))
+            key = self._unsure.pop(same, key)
             try:
                 async with asyncio.timeout(POST_TIMEOUT_S):
                     reply = await self._source.post(path, body, key=key)
             except UnreachableError as error:
+                self._unsure[same] = key
                 return False, f"not confirmed: {error}"
             except EagledError as error:
                 return False, f"refused: {error}"
             except Exception as error:  # noqa: BLE001 - told to the operator; the screen stays
+                self._unsure[same] = key
                 return False, f"not confirmed: {reason_of(error)}"
         message = reply.get("message") if isinstance(reply, Mapping) else None
         return True, message if isinstance(message, str) else done
@@ -455,10 +458,11 @@ class _Left(Vertical):
 
 
 def _with_gap(build: panels.BuildPanel) -> panels.BuildPanel:
-    """Add an empty line below a panel."""
+    """Add an empty line below a panel; one without lines takes none."""
 
     def gapped(view: View, width: int, height: int) -> list[Line]:
-        return [*build(view, width, height), ()]
+        lines = build(view, width, height)
+        return [*lines, ()] if lines else []
 
     return gapped
 

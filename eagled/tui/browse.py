@@ -31,6 +31,7 @@ from eagled.tui.palette import Entry, Palette, action_entry, action_of
 from eagled.tui.panels import View
 from eagled.tui.records import (
     Cause,
+    SampleText,
     parse_causes,
     parse_detail,
     parse_plan,
@@ -43,9 +44,9 @@ from eagled.tui.state import Kind, Target
 from eagled.tui.views import PAGES, VIEWS, price, view_at, view_bar
 from eagled.tui.widgets import Header, Panel, Table
 
-_EVERY_S = {"lanes": 2.0, "samples": 2.0, "failures": 5.0, "disk": 15.0, "training": 2.0,
-            "inspector": 5.0}  # fmt: skip
-_OPEN = frozenset({"waiting", "queued", "generating", "retry_wait"})
+_EVERY_S = {"overview": 10.0, "lanes": 2.0, "samples": 2.0, "failures": 5.0, "disk": 15.0,
+            "training": 2.0, "inspector": 5.0}  # fmt: skip
+_CUT_AT_ONCE = 50_000  # characters; longer texts are cut into rows in a thread
 _KEYS = {
     "lanes": " p pause  P all  c limit  +/- step  enter samples  u undo  esc back  ? help  q quit",
     "samples": " enter open  / filter  space mark  r retry  X reject  L move  esc back  ? help",
@@ -123,6 +124,7 @@ class BrowseApp(TopApp):
         self._asked_at: dict[str, float] = {}
         self._trail: list[str] = []
         self._matches: list[tuple[int, int]] = []
+        self._cutting: tuple[str, int, str] | None = None
 
     def compose_pages(self) -> ComposeResult:
         """Lay out every view in the place of the first, and the bar of their names."""
@@ -192,8 +194,23 @@ class BrowseApp(TopApp):
 
     def _cut(self) -> None:
         desk, width = self.state.desk, self.page().size.width
-        if desk.text is not None and width and (desk.doc is None or desk.doc.width != width):
+        if desk.text is None or not width or (desk.doc is not None and desk.doc.width == width):
+            return
+        if desk.text.n_chars < _CUT_AT_ONCE:
             desk.doc = make_doc(desk.text, width, ids=desk.shape == "ids")
+        elif self._cutting != (desk.text.uid, width, desk.shape):
+            self._cutting = (desk.text.uid, width, desk.shape)
+            work = self._cut_aside(desk.text, width, desk.shape)
+            self.run_worker(work, group="cut", exit_on_error=False)
+
+    async def _cut_aside(self, text: SampleText, width: int, shape: str) -> None:
+        """Cut a long text into rows without holding the screen up."""
+        doc = await asyncio.to_thread(make_doc, text, width, ids=shape == "ids")
+        desk = self.state.desk
+        if desk.text is text and desk.shape == shape:
+            desk.doc = doc
+        self._cutting = None
+        self.redraw()
 
     # --- asking
 
@@ -229,6 +246,9 @@ class BrowseApp(TopApp):
     async def get(self, path: str, **query: str | int) -> object:
         """Ask the daemon one thing."""
         return await self._source.get(path, query)
+
+    async def _ask_overview(self) -> None:
+        self.state.desk.trains = parse_training(await self.get("/v1/training", brief=1))
 
     async def _ask_lanes(self) -> None:
         desk, lane = self.state.desk, self.page("lanes").selected
@@ -269,7 +289,8 @@ class BrowseApp(TopApp):
         desk.detail = fresh
         self.redraw()
         if desk.text is None or changed or desk.text.pieces is None:
-            text = parse_text(await self.get(f"/v1/samples/{uid}/text"))
+            reply = await self.get(f"/v1/samples/{uid}/text")
+            text = await asyncio.to_thread(parse_text, reply)
             if uid == desk.uid:
                 desk.text, desk.doc = text, None
 
@@ -633,6 +654,7 @@ class BrowseApp(TopApp):
 
 
 _ASKERS: Mapping[str, Callable[[BrowseApp], Any]] = {
+    "overview": BrowseApp._ask_overview,  # noqa: SLF001 - same module
     "lanes": BrowseApp._ask_lanes,  # noqa: SLF001 - same module
     "samples": BrowseApp._ask_samples,  # noqa: SLF001 - same module
     "failures": BrowseApp._ask_failures,  # noqa: SLF001 - same module

@@ -69,6 +69,7 @@ class Desk:
     plan: Plan | None = None
     asked: dict[str, str] = field(default_factory=dict)
     training: Training | None = None
+    trains: Training | None = None  # as briefly told on the first screen
     uid: str | None = None
     detail: Detail | None = None
     text: SampleText | None = None

@@ -2,7 +2,8 @@
 
 The daemon gives each lane a time left at its mean rate. The range comes from how much the rate of
 one minute differs from the next: the 10th and the 90th percentile of the mean, by its standard
-error. It says nothing of what has not happened yet, such as a server that dies. Before
+error. It says nothing of what has not happened yet, such as a server that dies. Minutes in which
+nothing at all came (no daemon, a pause) are left out, as they are from the daemon's rate. Before
 `LEAST_MINUTES` of history, and for a lane that stands, there is no range.
 """
 
@@ -25,13 +26,15 @@ class Total:
     """Seconds until all lanes are through.
 
     `at_rates`: the last lane at its own rate; `shared`: if the servers' whole rate goes on when a
-    lane is through. None when no lane has a time.
+    lane is through. None when no lane has a time. `last` is the lane that ends last, `critical`
+    too if there are others.
     """
 
     at_rates: float | None
     shared: float | None
     critical: str | None
     paused: int
+    last: str | None = None
 
 
 def minutes(history: Sequence[float]) -> list[float]:
@@ -44,12 +47,10 @@ def minutes(history: Sequence[float]) -> list[float]:
 
 def eta_range(eta_s: float | None, history: Sequence[float]) -> tuple[float, float] | None:
     """Return (10%, 90%) of the time left; None while too little is known."""
-    rates = minutes(history)
+    rates = [rate for rate in minutes(history) if rate > 0]
     if eta_s is None or eta_s <= 0 or len(rates) < LEAST_MINUTES:
         return None
     mean = fmean(rates)
-    if mean <= 0:
-        return None
     off = _Z90 * stdev(rates) / math.sqrt(len(rates)) / mean
     slowest = max(1 - off, 1 / _WIDEST)
     return eta_s / (1 + off), eta_s / slowest
@@ -67,4 +68,4 @@ def total_of(lanes: Sequence[Lane]) -> Total:
     rate = sum(r for _, _, r in timed)
     shared = sum(s * r for s, _, r in timed) / rate if rate > 0 else None
     critical = key if len(timed) > 1 else None
-    return Total(longest, shared, critical, paused)
+    return Total(longest, shared, critical, paused, key)

@@ -19,6 +19,7 @@ MAX_POINTS = 1000
 HISTORY_STEP_S = 5.0  # between two points of a lane's history: `EVERY_S` of eagled/progress.py
 NAME_CHARS = 200
 TEXT_CHARS = 300
+HELD_PHASES = frozenset({"paused", "draining"})  # an operator holds everything
 _HUGE = 1e300  # no count, size or time comes near; beyond it floats overflow
 
 
@@ -192,6 +193,11 @@ class Snapshot:
     api: float | None = None
     version: str | None = None
     epoch: float | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether an operator holds everything."""
+        return self.phase in HELD_PHASES
 
     @property
     def totals(self) -> Counts:

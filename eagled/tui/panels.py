@@ -18,6 +18,7 @@ from eagled.tui.text import (
     bar,
     chart,
     count,
+    decimals,
     disk_bar,
     duration,
     fit,
@@ -217,6 +218,31 @@ def extraction(view: View, width: int, _: int = 0) -> list[Line]:
     return lines
 
 
+def training(view: View, width: int, _: int = 0) -> list[Line]:
+    """Return the panel of a training run that goes on; nothing when there is none."""
+    found = view.desk.trains
+    if found is None or not found.runs(view.now_ms):
+        return []
+    age = (view.now_ms - (found.updated_ms or 0)) / 1000
+    return [
+        rule("TRAINING", width),
+        _pair("run", (found.name or "", "bold"), (f"   wrote {duration(age)} ago", "dim")),
+        _pair("step", (f"{count(found.step)} of {count(found.total)}", ""),
+              ("   ETA ", "dim"), (duration(found.eta_s), "")),
+        _pair("now", (f"loss {decimals(found.loss)}", ""),
+              (f"   accepted {decimals(found.accept)}", "")),
+    ]  # fmt: skip
+
+
+def _compact_training(view: View) -> list[Line]:
+    found = view.desk.trains
+    if found is None or not found.runs(view.now_ms):
+        return []
+    numbers = f"  step {count(found.step)} of {count(found.total)}  loss {decimals(found.loss)}"
+    return [((" train   ", "dim"), (found.name or "", "bold"),
+             (f"{numbers}  ETA {duration(found.eta_s)}", ""))]  # fmt: skip
+
+
 def _disk_total(found: Disk) -> float:
     """The budget, or the whole file system when there is none."""
     if found.budget:
@@ -349,13 +375,14 @@ def _mean(series: Sequence[float]) -> float | None:
     return sum(series) / len(series) if series else None
 
 
-def compact(view: View, width: int) -> list[Line]:
-    """Return server, extraction, disk, throughput and the first alarm, one line each."""
+def compact(view: View, width: int, _: int = 0) -> list[Line]:
+    """Return server, extraction, training, disk, throughput and the first alarm, a line each."""
     snapshot = view.snapshot
     return [
         ((("─" * width), "dim"),),
         _compact_server(snapshot.servers),
         _compact_extraction(snapshot.extraction),
+        *_compact_training(view),
         _compact_disk(snapshot.disk, width),
         _compact_rate(view),
         (*alarm_head(snapshot.alarms[0]), (snapshot.alarms[0].text, ""))

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from eagled.printable import printable
+from eagled.training_view import SILENT_MS
 from eagled.tui.model import NAME_CHARS, flag_of, mapping_of, number_of, text_of
 
 MAX_ITEMS = 500  # of one answer; the daemon sends no more
@@ -83,6 +84,13 @@ class SampleText:
     pieces: tuple[Piece, ...] | None
     note: str
 
+    @property
+    def n_chars(self) -> int:
+        """Characters of the text, or about as many as the ids take."""
+        if self.pieces is None:
+            return 6 * (len(self.prompt_ids) + len(self.output_ids))
+        return sum(len(piece.text) for piece in self.pieces)
+
 
 @dataclass(frozen=True, slots=True)
 class Cause:
@@ -152,7 +160,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """The newest training run; `name` is None when there is none."""
+    """The newest training run; `name` is None when there is none.
+
+    `step`, `loss` and `accept` are as the run says of itself, without looking at its steps.
+    """
 
     name: str | None
     updated_ms: float | None
@@ -161,6 +172,18 @@ class Training:
     done: bool
     steps: tuple[Step, ...]
     estimates: tuple[tuple[float, float], ...]
+    step: float | None = None
+    loss: float | None = None
+    accept: float | None = None
+
+    def runs(self, now_ms: int) -> bool:
+        """Return whether it is going on: neither done nor silent for `SILENT_MS`."""
+        return (
+            self.name is not None
+            and not self.done
+            and self.updated_ms is not None
+            and now_ms - self.updated_ms < SILENT_MS
+        )
 
 
 def items_of(value: object) -> Iterator[Mapping[str, object]]:
@@ -328,4 +351,7 @@ def parse_training(reply: object) -> Training:
         done=doc.get("done") is True,
         steps=tuple(map(_step, items_of(doc.get("steps")))),
         estimates=tuple((s, n) for s, n in points if s is not None and n is not None),
+        step=number_of(said, "step"),
+        loss=number_of(said, "loss"),
+        accept=number_of(said, "accept_length"),
     )

@@ -158,8 +158,8 @@ class Replay:
 
 
 def _name(path: str, query: Mapping[str, str | int]) -> str:
-    """Return what a question is found by; how many rows were asked for makes no difference."""
-    pairs = sorted((k, str(v)) for k, v in query.items() if k != "limit")
+    """Return what a question is found by; how much was asked for makes no difference."""
+    pairs = sorted((k, str(v)) for k, v in query.items() if k not in ("limit", "brief"))
     return f"{path} {pairs}"
 
 

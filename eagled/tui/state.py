@@ -249,17 +249,21 @@ class TopState:
         """Return everything that one frame is made from."""
         now = (self.snapshot, self._history, tuple(self._events))
         snapshot, history, events = self._frozen or now
-        critical = _critical(snapshot.lanes)
+        critical = None if snapshot.held else _critical(snapshot.lanes)
         lanes = tuple(
             LaneRow(
                 lane,
                 lane.history or history.of(lane.key),
                 lane.key == critical,
                 self._waits_of("lane", lane.key),
+                snapshot.held,
             )
             for lane in snapshot.lanes
         )
-        datasets = tuple(DatasetRow(d, self._waits_of("dataset", d.key)) for d in snapshot.datasets)
+        datasets = tuple(
+            DatasetRow(d, self._waits_of("dataset", d.key), snapshot.held)
+            for d in snapshot.datasets
+        )
         told = max((len(lane.history) for lane in snapshot.lanes), default=0)
         span = told * HISTORY_STEP_S or history.span_s
         return View(

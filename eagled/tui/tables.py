@@ -14,20 +14,25 @@ PAUSED = "PAUSED"
 
 @dataclass(frozen=True, slots=True)
 class LaneRow:
-    """A lane with its rate history; `waits` are the fields whose change is on its way."""
+    """A lane with its rate history.
+
+    `waits` are the fields whose change is on its way; `held`: everything stands still.
+    """
 
     lane: Lane
     series: tuple[float, ...]
     critical: bool = False
     waits: frozenset[str] = field(default_factory=frozenset)
+    held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetRow:
-    """A dataset; `waits` as in `LaneRow`."""
+    """A dataset; `waits` and `held` as in `LaneRow`."""
 
     dataset: Dataset
     waits: frozenset[str] = field(default_factory=frozenset)
+    held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,8 @@ def _lane_eta(row: LaneRow, _: int) -> Span:
         return f"{PAUSED} ", "warn"
     if not lane.eta_s and lane.counts.open == 0 and lane.counts.done:
         return "done ", "ok"
+    if row.held:
+        return f"{MISSING} ", "dim"
     return duration(lane.eta_s) + ("◂" if row.critical else " "), "bold" if row.critical else ""
 
 
@@ -120,7 +127,7 @@ def _priority(row: DatasetRow, _: int) -> Span:
 
 
 def _dataset_eta(row: DatasetRow, _: int) -> Span:
-    if row.dataset.paused:
+    if row.dataset.paused or row.held:
         return MISSING, "dim"
     return duration(row.dataset.eta_s), ""
 
@@ -169,7 +176,7 @@ def _lane_total(rows: Sequence[LaneRow]) -> LaneRow:
         eta_s=max(etas, default=None),
         history=(),
     )
-    return LaneRow(total, sum_series([r.series for r in rows]))
+    return LaneRow(total, sum_series([r.series for r in rows]), held=any(r.held for r in rows))
 
 
 def sum_series(series: Sequence[Sequence[float]]) -> tuple[float, ...]:

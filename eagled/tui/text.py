@@ -70,6 +70,11 @@ def rate(value: float | None) -> str:
     return f"{value:.1f}" if 0 < abs(value) < _SMALL else count(value)
 
 
+def decimals(value: float | None) -> str:
+    """Return a number with three decimals: `2.317`."""
+    return MISSING if value is None else f"{value:.3f}"
+
+
 def percent(share: float | None) -> str:
     """Return a share of one as `71%`, or `0.4%` below one percent."""
     if share is None:

@@ -17,6 +17,7 @@ from eagled.tui.text import (
     bar,
     chart,
     count,
+    decimals,
     duration,
     fit,
     nice_top,
@@ -52,26 +53,29 @@ def _problem(desk: Desk, name: str) -> list[Line]:
 # --- lanes
 
 
-def _range(row: LaneRow) -> str:
-    found = eta_range(row.lane.eta_s, row.series)
+def _range(eta_s: float | None, series: Sequence[float]) -> str:
+    found = eta_range(eta_s, series)
     return f"   10%–90%: {duration(found[0])}–{duration(found[1])}" if found else ""  # noqa: RUF001 - a range
 
 
 def total_lines(view: View) -> list[Line]:
     """Return when everything is through, and which lane decides that."""
     total = total_of(view.snapshot.lanes)
+    left = any(lane.counts.open for lane in view.snapshot.lanes)
+    if left and view.snapshot.held:
+        return [_fact("all lanes", ("everything is held: P goes on", "warn"))]
     if total.at_rates is None:
-        left = any(lane.counts.open for lane in view.snapshot.lanes)
         unknown = "not known yet: too little was measured" if left else "nothing is left to answer"
         why = "paused" if total.paused else unknown
         return [_fact("all lanes", (why, "dim"))]
+    last = next(row for row in view.lanes if row.lane.key == total.last)
     lines = [
-        _fact("all lanes", (duration(total.at_rates), "bold"), (" at each lane's rate", "dim"))
-    ]
+        _fact("all lanes", (duration(total.at_rates), "bold"),
+              (_range(total.at_rates, last.series), ""), ("   at each lane's rate", "dim"))
+    ]  # fmt: skip
     if total.critical is not None:
-        label = next(x.label for x in view.snapshot.lanes if x.key == total.critical)
         shared = f"{duration(total.shared)} if its rate grows as others end"
-        lines.append(_fact("critical", (f"{label} ◂  ", "bold"), (shared, "dim")))
+        lines.append(_fact("critical", (f"{last.lane.label} ◂  ", "bold"), (shared, "dim")))
     if total.paused:
         lines.append(_fact("", (f"{total.paused} paused lanes are not counted", "warn")))
     return lines
@@ -81,11 +85,12 @@ def _lane_facts(row: LaneRow, width: int) -> list[Line]:
     lane, counts = row.lane, row.lane.counts
     ended = (counts.done or 0) + (counts.failed or 0) + (counts.rejected or 0)
     share = ended / counts.total if counts.total else None
-    state = "PAUSED" if lane.paused else "RUNNING"
+    state = "PAUSED" if lane.paused else "HELD" if row.held else "RUNNING"
+    eta_s = None if lane.paused or row.held else lane.eta_s
     return [
         rule(f"LANE {lane.label}", width, state),
         (("  ", ""), (bar(share, max(4, width - 22)), "bar"), (f"  {percent(share)}", "")),
-        _fact("ETA", (duration(None if lane.paused else lane.eta_s), "bold"), (_range(row), "")),
+        _fact("ETA", (duration(eta_s), "bold"), (_range(eta_s, row.series), "")),
         _fact("limit", (limit_text(lane.limit), ""), ("   goes for ", "dim"),
               (count(lane.target), ""), (f"   {lane.target_reason or ''}", "dim")),
         _fact("share", (rate(lane.share), ""), ("   the limit costs ", "dim"),
@@ -335,7 +340,7 @@ def training(view: View, width: int, height: int, _: str | None) -> PageText:
             _fact("run", (found.name, "bold"), (f"   {state}", "dim")),
             _fact("step", (f"{count(last.step)} of {count(found.total)}", ""),
                   (f"   epoch {count(last.epoch)}   ETA {duration(found.eta_s)}", "dim")),
-            _fact("now", (f"loss {last.loss or 0:.3f}   accepted {last.accept or 0:.3f}", ""),
+            _fact("now", (f"loss {decimals(last.loss)}   accepted {decimals(last.accept)}", ""),
                   (f"   {rate(last.tok_rate)} tok/s   lr {last.lr or 0:.1e}", "dim")),
         ]  # fmt: skip
     rows = max(2, min(10, (height - len(top) - 8) // 2))

@@ -129,7 +129,7 @@ class Panel(Widget):
         self._view: View | None = None
         self._drawn: list[Drawn] = []
         self._dimmed = False
-        self._height = 0
+        self._height = -1  # not set yet
 
     def show(self, view: View) -> None:
         """Draw a new view; only what differs is sent to the terminal."""

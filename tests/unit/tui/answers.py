@@ -66,7 +66,7 @@ _STEPS = [
     for i in range(1, 61)
 ]  # fmt: skip
 
-ANSWERS: dict[str, object] = {
+ANSWERS: dict[str, Any] = {
     "/v1/samples": {"samples": [sample_row(i) for i in range(1, 31)]},
     f"/v1/samples/{UID}": sample_detail(),
     f"/v1/samples/{UID}/text": sample_text(),
@@ -84,6 +84,6 @@ ANSWERS: dict[str, object] = {
     "/v1/training": {
         "name": "v001", "updated_ms": AT_MS - 4000, "steps": _STEPS, "done": False,
         "estimates": [{"step": 0, "length": 1.0}, {"step": 60, "length": 1.271}],
-        "status": {"total": 152, "eta_s": 140.0},
+        "status": {"step": 60, "total": 152, "eta_s": 140.0, "loss": 6.0, "accept_length": 2.0},
     },
 }  # fmt: skip

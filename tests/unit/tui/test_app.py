@@ -217,6 +217,21 @@ async def test_undo_and_refusals(error: Exception, told: str) -> None:
     assert [("/v1/undo", {})] == source.posts
 
 
+async def test_a_lost_reply_does_nothing_twice() -> None:
+    """What is asked for again after its reply was lost has its first key; a new wish does not."""
+    app, source, _ = make_app()
+    async with app.run_test(size=SMALL, notifications=True) as pilot:
+        await _shown(app, pilot)
+        for error in (TimeoutError(), UnreachableError("gone"), None, UsageError("no"), None):
+            source.post_error = error
+            await pilot.press("u")
+            await app.workers.wait_for_complete()
+
+    first, *others = source.keys
+    assert [first, first] == others[:2]
+    assert 3 == len({first, *others})
+
+
 async def test_the_daemons_words_are_shown() -> None:
     """When the daemon says what it did, its words are what the operator reads."""
     app, source, _ = make_app()

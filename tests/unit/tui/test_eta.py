@@ -24,6 +24,11 @@ def test_a_steady_rate_has_a_narrow_range() -> None:
     ]  # fmt: skip
 
 
+def test_minutes_without_anything_are_left_out() -> None:
+    """A pause or a restart in the history makes the range no wider."""
+    assert (1000.0, 1000.0) == eta_range(1000.0, [50.0] * 24 + [0.0] * 24 + [50.0] * 12)
+
+
 def test_minutes_are_whole_and_end_now() -> None:
     """Points that do not fill a minute are left out at the old end."""
     assert [2.0, 3.0] == minutes([9.0] * 5 + [2.0] * 12 + [3.0] * 12)
@@ -35,7 +40,7 @@ def test_the_last_lane_decides() -> None:
     b = replace(LONG, eta_s=400.0, out_rate=10.0)
     total = total_of([a, b])
 
-    assert (400.0, LONG.key) == (total.at_rates, total.critical)
+    assert (400.0, LONG.key, LONG.key) == (total.at_rates, total.critical, total.last)
     assert (100 * 30 + 400 * 10) / 40 == total.shared
 
 

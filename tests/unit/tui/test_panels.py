@@ -8,6 +8,10 @@ import pytest
 
 from eagled.tui import panels
 from eagled.tui.lines import Line, plain
+from eagled.tui.records import parse_training
+from eagled.tui.tables import dataset_table, lane_table
+from eagled.tui.views import total_lines
+from tests.unit.tui.answers import ANSWERS
 from tests.unit.tui.doubles import AT_MS, make_view, status
 
 
@@ -95,3 +99,30 @@ def test_critical_lane_is_marked() -> None:
     document = status()
     document["lanes"]["long"]["paused"] = True
     assert [False, False] == [row.critical for row in make_view(document).lanes]
+
+
+def _training(**changes: Any) -> str:
+    view = make_view()
+    view.desk.trains = parse_training({**ANSWERS["/v1/training"], **changes})
+    return _text([*panels.training(view, 54), *panels.compact(view, 80)])
+
+
+def test_training_is_told_while_it_goes_on() -> None:
+    """A run that writes has its panel and its line; one that is done or silent has neither."""
+    told = _training()
+
+    assert "step       60 of 152   ETA 2m20" in told
+    assert " train   v001  step 60 of 152  loss 6.000" in told
+    for changes in ({"done": True}, {"name": None}, {"updated_ms": AT_MS - 601_000}):
+        assert "v001" not in _training(**changes)
+
+
+def test_what_is_held_has_no_time_left() -> None:
+    """While everything is held no lane, dataset or total claims a time, nor is one critical."""
+    view = make_view(status(phase="paused"))
+    rows = [plain(line) for _, line in lane_table(view.lanes, 79).rows]
+    rows += [plain(line) for _, line in dataset_table(view.datasets, 79).rows]
+
+    assert ["–"] * 12 == [row.split()[-1].rstrip("◂") for row in rows]  # noqa: RUF001 - a dash
+    assert [False, False] == [row.critical for row in view.lanes]
+    assert "everything is held" in _text(total_lines(view))
