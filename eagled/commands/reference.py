@@ -31,7 +31,7 @@ runs.
 """
 _NEEDS_DAEMON = {
     "pause", "resume", "drain", "set", "prioritize", "enqueue", "merge", "extract", "retry",
-    "reject", "undo", "status", "samples", "failures", "events", "top",
+    "reject", "undo", "status", "samples", "failures", "top",
 }  # fmt: skip
 
 

@@ -20,11 +20,12 @@ from aiohttp import web
 from eagled.control.calls import number_in
 from eagled.control.context import CONTROL
 from eagled.control.protocol import API_HEADER, API_VERSION
+from eagled.event_log import event_json
 
 if TYPE_CHECKING:
     from eagled.store import Store
     from eagled.store.feed import Subscription
-    from eagled.store.records import Ack, EventRow
+    from eagled.store.records import Ack
 
 WRITE_TIMEOUT_S = 10.0
 POLL_S = 0.5  # how late an event may be
@@ -85,7 +86,7 @@ async def _stream(
             rows = await store.events(after, _PAGE)
             if rows:
                 after = rows[-1].seq
-                await _write(response, map(_event, rows), writing)
+                await _write(response, map(event_json, rows), writing)
             elif not follow or (acks is not None and acks.done()):
                 return
             else:
@@ -118,17 +119,6 @@ async def _write(
     data = b"".join(orjson.dumps(r, option=orjson.OPT_APPEND_NEWLINE) for r in records)
     async with writing, asyncio.timeout(WRITE_TIMEOUT_S):
         await response.write(data)
-
-
-def _event(row: EventRow) -> dict[str, Any]:
-    return {
-        "seq": row.seq,
-        "at_ms": row.at_ms,
-        "kind": row.kind.value,
-        "subject": row.subject,
-        "detail": row.detail,
-        "uid": row.uid,
-    }
 
 
 def _ack(ack: Ack) -> dict[str, Any]:
