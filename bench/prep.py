@@ -1,6 +1,6 @@
 """Prep against `datasets.map` and against the tokenizer alone, in one run at equal cores.
 
-    python -m bench.prep --rows 1000000 --tokenizer FOLDER
+    python -m bench.prep --rows 100000 --rounds 3
 
 Generates a JSON Lines file of chat rows and takes it from the file to token ids three ways, each in
 its own processes, all pinned to the same `--cores` cores:
@@ -11,9 +11,13 @@ its own processes, all pinned to the same `--cores` cores:
 - tokenizer: the same rendered texts, already in memory, through the tokenizer and nothing else: the
   limit of any program that makes these ids in these processes.
 
-Reference: map, file to ids (`load_s + map_s`). The ratio is eagled's rows/s over map's; over 1 is
-faster. Peak memory is the largest sum of resident sizes over a leg's processes (shared pages count
-once for each), looked at every quarter second.
+Reference: map, file to ids, with libraries and tokenizer already loaded; eagled's time holds the
+start of its processes, which load them. The legs take turns for `--rounds` rounds and the medians
+are compared: `ratio` is eagled's rows/s over map's (over 1 is faster), `cpu_ratio` map's seconds of
+CPU (user and system, all processes) over eagled's. `start_s` is what map needs before its clock
+runs. Peak memory is the largest sum of resident sizes over a leg's processes (shared pages count
+once for each), looked at every quarter second. `memory` and `questions` are explained in
+`bench/prep_memory.py`.
 """
 
 from __future__ import annotations
@@ -23,6 +27,8 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -32,14 +38,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.prep_memory import memory, questions
 from eagled.config import Config
 from eagled.text.tokenizer import keep_torch_out, load_tokenizer
 
 REAL_TOKENIZER = Path.home() / ".cache" / "eagled" / "tokenizers" / "qwen3"  # fetch_tokenizers.sh
 TOY_TOKENIZER = Path(__file__).parents[1] / "tests" / "data" / "toy"
 LEGS = ("eagled", "map", "tokenizer")
+WHAT = ("speed", "memory", "questions")
 SAMPLE_ROWS = 20_000  # of the tokenizer leg: a rate, not a job
 RSS_EVERY_S = 0.25
+NEAR = "BENCH_PREP_NEAR"  # tells the eagled leg what to do about near duplicates
 PAGE = os.sysconf("SC_PAGE_SIZE")
 _SYLLABLES = ("ba", "ce", "di", "fo", "gu", "la", "me", "ni", "po", "ru", "sta", "tre", "vin")
 
@@ -69,7 +78,7 @@ def config_of(folder: Path, tokenizer: str, cores: int) -> Config:
         "run": {"state_dir": folder / "state"},
         "target": {"model": tokenizer},
         "datasets": [{"name": "rows", "source": str(folder / "rows.jsonl")}],
-        "prep": {"workers": cores},
+        "prep": {"workers": cores, "near": os.environ.get(NEAR, "off")},
     })  # fmt: skip
 
 
@@ -77,24 +86,25 @@ def leg_eagled(folder: Path, tokenizer: str, cores: int) -> dict[str, Any]:
     """Prepare the file."""
     from eagled.workers.prepare import prepare_all
 
-    start = time.perf_counter()
+    took = Took()
     [result] = prepare_all(config_of(folder, tokenizer, cores))
-    seconds = time.perf_counter() - start
     assert result.rows == result.kept + sum(result.rejected.values())
-    return {"rows": result.rows, "seconds": seconds, "kept": result.kept, "tokens": result.tokens}
+    return {"rows": result.rows, **took.so_far(), "kept": result.kept, "tokens": result.tokens}
 
 
 def leg_map(folder: Path, tokenizer: str, cores: int) -> dict[str, Any]:
     """Load the file into Arrow and map it."""
+    start = Took()
     import datasets
 
     datasets.disable_progress_bars()
     loaded = _tokenizer(folder, tokenizer, cores)
-    start = time.perf_counter()
+    start_s = start.so_far()["seconds"]
+    took = Took()
     rows = datasets.load_dataset(
         "json", data_files=str(folder / "rows.jsonl"), split="train", cache_dir=str(folder / "hf")
     )
-    load_s = time.perf_counter() - start
+    load_s = took.so_far()["seconds"]
 
     def encode(row: dict[str, Any]) -> dict[str, Any]:
         ids = loaded.apply_chat_template(
@@ -103,8 +113,7 @@ def leg_map(folder: Path, tokenizer: str, cores: int) -> dict[str, Any]:
         return {"input_ids": ids}
 
     mapped = rows.map(encode, num_proc=cores, remove_columns=rows.column_names)
-    seconds = time.perf_counter() - start
-    return {"rows": len(mapped), "seconds": seconds, "load_s": load_s}
+    return {"rows": len(mapped), **took.so_far(), "load_s": load_s, "start_s": start_s}
 
 
 def leg_tokenizer(folder: Path, tokenizer: str, cores: int) -> dict[str, Any]:
@@ -125,22 +134,39 @@ def leg_tokenizer(folder: Path, tokenizer: str, cores: int) -> dict[str, Any]:
     ]
     for child in children:
         child.start()
-    seconds = max(times.get() for _ in children)
+    found = [times.get() for _ in children]
     for child in children:
         child.join()
-    return {"rows": len(texts), "seconds": seconds}
+    seconds = max(one["seconds"] for one in found)
+    return {"rows": len(texts), "seconds": seconds, "cpu_s": sum(one["cpu_s"] for one in found)}
 
 
 def _encode_all(tokenizer: Any, texts: Sequence[str], ready: Any, times: Any) -> None:  # noqa: ANN401 - untyped libraries
     ready.wait()
-    start = time.perf_counter()
+    took = Took()
     for text in texts:
         tokenizer(text, add_special_tokens=False)["input_ids"]
-    times.put(time.perf_counter() - start)
+    times.put(took.so_far())
 
 
 def _tokenizer(folder: Path, tokenizer: str, cores: int) -> Any:  # noqa: ANN401 - transformers has no types
     return load_tokenizer(config_of(folder, tokenizer, cores).target)
+
+
+class Took:
+    """Wall seconds, and CPU seconds of this process and its ended children, since it was made."""
+
+    def __init__(self) -> None:
+        self._started = (time.perf_counter(), _cpu_s())
+
+    def so_far(self) -> dict[str, float]:
+        """Return `seconds` and `cpu_s`."""
+        wall_s, cpu_s = self._started
+        return {"seconds": time.perf_counter() - wall_s, "cpu_s": _cpu_s() - cpu_s}
+
+
+def _cpu_s() -> float:
+    return sum(os.times()[:4])
 
 
 class PeakMemory:
@@ -191,50 +217,94 @@ def run_leg(leg: str, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         output, _ = child.communicate()
         peak = memory.stop()
     assert child.returncode == 0, f"{leg} ended with {child.returncode}"
-    found = dict(json.loads(output.splitlines()[-1]))
-    found["rows_per_s"] = found["rows"] / found["seconds"]
-    return {**found, "peak_mib": round(peak / (1 << 20))}
+    return {**json.loads(output.splitlines()[-1]), "peak_mib": round(peak / (1 << 20))}
 
 
-def _default_tokenizer() -> Path:
-    return REAL_TOKENIZER if REAL_TOKENIZER.is_dir() else TOY_TOKENIZER
+def rounds(args: argparse.Namespace, folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """Run the legs in turns; each leg of each round begins with nothing of an earlier one."""
+    legs: dict[str, list[dict[str, Any]]] = {leg: [] for leg in LEGS}
+    for number in range(args.rounds):
+        for leg in LEGS if number % 2 == 0 else LEGS[::-1]:
+            legs[leg].append(run_leg(leg, args, folder))
+            for name in ("state", "hf"):
+                shutil.rmtree(folder / name, ignore_errors=True)
+    return legs
+
+
+def median_of(found: Sequence[dict[str, Any]], row_bytes: float) -> dict[str, Any]:
+    """Return the medians of a leg's rounds, with its rates."""
+    out = {key: statistics.median(one[key] for one in found) for key in found[0]}
+    out["rows_per_s"] = round(out["rows"] / out["seconds"])
+    out["mb_per_s"] = round(out["rows"] * row_bytes / 1e6 / out["seconds"], 2)
+    out["cpu_us_per_row"] = round(out["cpu_s"] / out["rows"] * 1e6)
+    return {key: round(value, 2) if isinstance(value, float) else value
+            for key, value in out.items()}  # fmt: skip
+
+
+def _default_tokenizer(what: str = "speed") -> Path:
+    real = what == "speed" and REAL_TOKENIZER.is_dir()
+    return REAL_TOKENIZER if real else TOY_TOKENIZER
+
+
+def arguments() -> argparse.Namespace:
+    """Return the command line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", nargs="?", choices=WHAT, default="speed")
+    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--tokenizer")
+    parser.add_argument("--near", action="store_true", help="memory, questions: near duplicates")
+    parser.add_argument("--keep-in", type=Path, help="folder for the generated file")
+    parser.add_argument("--leg", choices=LEGS, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    return parser.parse_args()
 
 
 def main() -> None:
     """Run all legs, or one of them inside a child."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--cores", type=int, default=2)
-    parser.add_argument("--tokenizer", default=str(_default_tokenizer()))
-    parser.add_argument("--keep-in", type=Path, help="folder for the generated file")
-    parser.add_argument("--leg", choices=LEGS, help=argparse.SUPPRESS)
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = arguments()
     if args.leg:
-        if args.leg != "map":
-            keep_torch_out()
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.cores])
-        leg = {"eagled": leg_eagled, "map": leg_map, "tokenizer": leg_tokenizer}[args.leg]
-        print(json.dumps(leg(args.folder, args.tokenizer, args.cores)))
+        run_here(args)
         return
+    if args.what == "questions":
+        questions(args)
+        return
+    args.tokenizer = args.tokenizer or str(_default_tokenizer(args.what))
     with tempfile.TemporaryDirectory(dir=args.keep_in) as name:
         folder = Path(name)
         n_bytes = write_rows(folder / "rows.jsonl", args.rows)
-        legs = {leg: run_leg(leg, args, folder) for leg in LEGS}
-    _report(args, n_bytes, legs)
+        if args.what == "memory":
+            os.environ[NEAR] = "report" if args.near else "off"
+            memory(args, run_leg("eagled", args, folder), n_bytes)
+        else:
+            _report(args, n_bytes, rounds(args, folder))
 
 
-def _report(args: argparse.Namespace, n_bytes: int, legs: dict[str, dict[str, Any]]) -> None:
-    row_bytes = n_bytes / args.rows
-    for leg, found in legs.items():
-        found["mb_per_s"] = found["rows_per_s"] * row_bytes / 1e6
-        print(f"{leg:9}  {found['rows_per_s']:9,.0f} rows/s  {found['mb_per_s']:6.2f} MB/s  "
-              f"{found['peak_mib']:6,} MiB", file=sys.stderr)  # fmt: skip
-    ratio = legs["eagled"]["rows_per_s"] / legs["map"]["rows_per_s"]
-    limit = legs["eagled"]["rows_per_s"] / legs["tokenizer"]["rows_per_s"]
+def run_here(args: argparse.Namespace) -> None:
+    """Run one leg in this process and print what it found."""
+    if args.leg != "map":
+        keep_torch_out()
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.cores])
+    leg = {"eagled": leg_eagled, "map": leg_map, "tokenizer": leg_tokenizer}[args.leg]
+    print(json.dumps(leg(args.folder, args.tokenizer, args.cores)))
+
+
+def _report(args: argparse.Namespace, n_bytes: int, found: dict[str, list[dict[str, Any]]]) -> None:
+    legs = {leg: median_of(several, n_bytes / args.rows) for leg, several in found.items()}
+    for leg, one in legs.items():
+        print(f"{leg:9}  {one['rows_per_s']:9,} rows/s  {one['mb_per_s']:6.2f} MB/s  "
+              f"{one['cpu_us_per_row']:6,} us of CPU a row  {one['peak_mib']:6,} MiB",
+              file=sys.stderr)  # fmt: skip
+    ours, theirs, limit = (legs[leg] for leg in LEGS)
     print(json.dumps({
-        "bench": "prep", "ratio": round(ratio, 3), "reference": "datasets.load_dataset + map",
-        "of_tokenizer_limit": round(limit, 3), "rows": args.rows, "file_mb": round(n_bytes / 1e6),
+        "bench": "prep", "reference": "datasets.load_dataset + map",
+        "ratio": round(theirs["seconds"] / ours["seconds"], 3),
+        "ratios": [round(b["seconds"] / a["seconds"], 3)
+                   for a, b in zip(found["eagled"], found["map"], strict=True)],
+        "cpu_ratio": round(theirs["cpu_s"] / ours["cpu_s"], 3),
+        "cpu_of_tokenizer": round(limit["cpu_us_per_row"] / ours["cpu_us_per_row"], 3),
+        "rows": args.rows, "rounds": args.rounds, "file_mb": round(n_bytes / 1e6),
         "cores": args.cores, "tokenizer": args.tokenizer, "legs": legs,
     }))  # fmt: skip
 

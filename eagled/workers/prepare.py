@@ -14,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -48,7 +49,7 @@ from eagled.text.render import Renderer
 from eagled.types import Mode
 from eagled.workers.preparation.choose import Choice
 from eagled.workers.preparation.crew import Crew, LocalCrew, ProcessCrew
-from eagled.workers.preparation.expected import rows_expected
+from eagled.workers.preparation.expected import rows_expected, size_of
 from eagled.workers.preparation.ledger import Ledger
 from eagled.workers.preparation.lines import LinePass, assemble
 from eagled.workers.preparation.messages import Job, TargetFacts
@@ -58,6 +59,7 @@ from eagled.workers.preparation.stage import Stage, total_of
 
 __all__ = ["PrepProgress", "PrepResult", "prepare_all", "prepare_dataset"]
 
+_BYTES_A_PROCESS = 1 << 20  # of source; a process needs two seconds to start
 _KEY_NAME = "inputs.json"  # in a folder that is being built: what it is built from
 
 
@@ -165,13 +167,22 @@ def prepare_dataset(
 
 
 def _order(config: Config, dataset: DatasetConfig, crew: Crew) -> _Order:
-    job = Job(config, with_format(dataset))
-    facts = crew.facts(job)
-    source = open_source(dataset)
     root = StatePaths(config.run.state_dir).datasets
+    job = Job(config, with_format(dataset))
+    crew.begin(job, _processes_for(dataset, root / dataset.name))
+    source = open_source(dataset)
+    facts = crew.facts(job)
     earlier = list(_earlier(config, dataset, root))
     inputs = {**_inputs(job, source, facts), **_comparisons(config, earlier)}
     return _Order(job, source, facts, earlier, inputs, root / dataset.name)
+
+
+def _processes_for(dataset: DatasetConfig, folder: Path) -> int:
+    """Return how many processes are worth starting before it is known what has to be done."""
+    if folder.exists():  # there may be nothing to do
+        return 1
+    size = size_of(dataset)
+    return sys.maxsize if size is None else 1 + size // _BYTES_A_PROCESS
 
 
 def _inputs(job: Job, source: Source, facts: TargetFacts) -> dict[str, Any]:

@@ -52,6 +52,9 @@ class CountingCrew:
         self._crew = LocalCrew(toy_renderer())
         self.rows: list[int] = []
 
+    def begin(self, job: Job, processes: int) -> None:
+        """Do nothing."""
+
     def facts(self, job: Job) -> TargetFacts:
         """Pass on."""
         return self._crew.facts(job)
@@ -226,6 +229,22 @@ def test_a_source_that_stops_keeps_what_was_done(
 
     assert _bytes(whole.folder) == _bytes(_run(config, crew).folder)
     assert list(range(96, 200)) == crew.rows
+
+
+def test_processes_of_a_large_dataset_start_together(tmp_path: Path) -> None:
+    """One for each mebibyte, at most the crew's size; one where the result may be there already."""
+    config = toy_config(tmp_path, write_jsonl(tmp_path / "s.jsonl", *ROWS))
+    [dataset] = config.datasets
+    folder = tmp_path / "datasets" / "d"
+    small = prepare._processes_for(dataset, folder)
+    with (tmp_path / "s.jsonl").open("ab") as file:
+        file.truncate(5 << 20)
+    large = prepare._processes_for(dataset, folder)
+    hub = prepare._processes_for(dataset.model_copy(update={"source": "a/b"}), folder)
+    folder.mkdir(parents=True)
+
+    assert (1, 6, 1) == (small, large, prepare._processes_for(dataset, folder))
+    assert hub > 1000
 
 
 def test_two_preps_of_one_dataset_do_not_meet(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 Guarantee: whatever the number of processes, the judge sees the chunks in their order and the
 results come out in their order; a killed process raises `WorkerLostError` and nothing is returned
 for its chunks. At most `_WINDOW` chunks are in flight at a process, so memory is bounded.
-Processes start only when there is work for them: a small dataset has one.
+Processes start when `begin` says so, all at the same time, or when there is work for them: a small
+dataset has one.
 `LocalCrew` does the same in this process, for a caller that has the renderer already.
 """
 
@@ -51,6 +52,9 @@ class Done:
 class Crew(Protocol):
     """Whoever screens and renders chunks."""
 
+    def begin(self, job: Job, processes: int) -> None:
+        """Start so many processes, which load the tokenizer while the caller does other things."""
+
     def facts(self, job: Job) -> TargetFacts:
         """Return what is known of the target; checks the job's settings against it."""
 
@@ -66,6 +70,9 @@ class LocalCrew:
 
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
+
+    def begin(self, job: Job, processes: int) -> None:
+        """Do nothing."""
 
     def facts(self, job: Job) -> TargetFacts:
         """Return what is known of the target."""
@@ -155,6 +162,12 @@ class ProcessCrew:
     def pids(self) -> list[int]:
         """The processes that were started."""
         return [worker.process.pid or 0 for worker in self._workers]
+
+    def begin(self, job: Job, processes: int) -> None:
+        """Start so many processes, at most the crew's size; what is wrong is said by `facts`."""
+        self._serial += 1
+        while len(self._workers) < min(processes, self._size):
+            self._introduce(self._start(), job)
 
     def facts(self, job: Job) -> TargetFacts:
         """Return what is known of the target, from the first process."""

@@ -1,9 +1,10 @@
-"""About how many rows a source has, without reading it."""
+"""About how large a source is, without reading it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from eagled.config import DatasetConfig
 from eagled.readers.sources import Source
 
 _HEAD_BYTES = 1 << 20
@@ -23,6 +24,14 @@ def rows_expected(source: Source) -> int | None:
             return None
         total += rows
     return total or None
+
+
+def size_of(dataset: DatasetConfig) -> int | None:
+    """Return the bytes of a local file or folder; None for the hub."""
+    path = Path(dataset.source)
+    if path.is_dir():
+        return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    return path.stat().st_size if path.is_file() else None
 
 
 def _rows_of(path: Path) -> int | None:
