@@ -5,7 +5,9 @@ compared with every boundary of the model and with the final state before and af
 verdict is good only if each chunk is nearest to what it is planned to be, within the tolerance.
 What is wrong is named: off by one, wrong order, before the norm, another model. Where no machine
 can hold the target in transformers, `--no-reference` checks what can be checked without it: the
-target's own head must rank the token that followed first (greedy answers), and layers must differ.
+target's own head must rank the token that followed first (greedy answers), layers must differ, and
+with `--stock` one short prompt is compared with what stock SGLang hands out (`hidden_stock.py`).
+Without that nobody has looked at the layers, and the verdict says so: the head sees `last` alone.
 Price: a few forward passes; torch is imported here, in the command's own process.
 """
 
@@ -27,6 +29,12 @@ AGREEMENT = (
     0.8  # of greedy tokens; near-ties fall either way in bf16, a wrong row gives next to none
 )
 LAST, PRE_NORM = "last", "before the final norm"
+UNSEEN = (
+    "not checked: the layers. The head sees the final state only, so wrong layers would pass; "
+    "compare them with a stock server (--stock, docs/capture.md) before a long run"
+)
+_OF_TARGET = "of the target"
+_OF_STOCK = "that stock SGLang gives for this run's layers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +110,36 @@ def judge(
     )
 
 
+def judge_stock(
+    captured: Captured,
+    stock: Floats,
+    layers: Sequence[int],
+    tolerance: float = TOLERANCE,
+) -> tuple[ChunkFinding, ...]:
+    """Return a finding for each chunk that a stock server gave.
+
+    Args:
+        captured: what the back end gave for the same prompt.
+        stock: [T, C, D], the run's layers, or the final state alone.
+        layers: boundaries of the stock server's chunks; empty is the final state.
+        tolerance: largest difference of what is the same.
+    """
+    names = [boundary(k) for k in layers] or [LAST]
+    candidates = {name: stock[:, i] for i, name in enumerate(names)}
+    states = [captured.aux[:, i] for i in range(len(layers))] or [captured.last]
+    return tuple(
+        _finding(name, from_bits(bits), candidates, names, tolerance, _OF_STOCK)
+        for name, bits in zip(names, states, strict=True)
+    )
+
+
 def _finding(
     planned: str,
     ours: Floats,
     candidates: dict[str, Floats],
     names: Sequence[str],
     tolerance: float,
+    whose: str = _OF_TARGET,
 ) -> ChunkFinding:
     errors = {name: distance(ours, theirs) for name, theirs in candidates.items()}
     if planned not in errors:  # boundary N
@@ -116,7 +148,9 @@ def _finding(
     error = errors[planned]
     words = ""
     if errors[nearest] > tolerance:
-        words = f"nothing of the target is near (least {errors[nearest]:.3f}): another model?"
+        words = f"nothing {whose} is near (least {errors[nearest]:.3f}): another model?"
+        if whose is _OF_STOCK and planned != LAST:
+            words = words.replace("another model?", "other layers, or another model?")
     elif nearest != planned:
         words = f"it is {nearest} ({_slip(planned, nearest, names)})"
     return ChunkFinding(planned, error, nearest, errors[nearest], words)
@@ -167,15 +201,17 @@ def summary(findings: Iterable[SampleFinding]) -> tuple[bool, list[str]]:
     """Return the verdict and its lines: worst error per chunk, then what is wrong."""
     findings = list(findings)
     lines = []
-    compared = [f.chunks for f in findings if f.chunks]
-    planned = [c.planned for c in compared[0]] if compared else []
-    for index, name in enumerate(planned):
-        chunks = [c[index] for c in compared]
+    by_name: dict[str, list[ChunkFinding]] = {}
+    for chunk in (c for f in findings for c in f.chunks):
+        by_name.setdefault(chunk.planned, []).append(chunk)
+    for name, chunks in by_name.items():
         worst = max(chunks, key=lambda c: c.error)
         lines.append(f"{name}: relative error at most {worst.error:.4f}, nearest {worst.nearest}")
     shares = [f.agreement for f in findings if f.agreement is not None]
     if shares:
         lines.append(f"head of {LAST}: {min(shares):.0%} of a greedy answer's tokens first")
+    if shares and not any(name != LAST for name in by_name):
+        lines.append(UNSEEN)
     problems = [f"sample {f.sample}: {p}" for f in findings for p in f.problems]
     good = bool(findings) and not problems
     return good, [*lines, *problems, "verdict: " + ("good" if good else "do not start this run")]

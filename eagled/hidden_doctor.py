@@ -1,4 +1,4 @@
-"""Run the check of `hidden_check.py` on a configuration: samples, servers, reference model.
+"""Run the check of `hidden_check.py` on a configuration: samples, servers, second opinion.
 
 Guarantee: nothing is stored; what the servers wrote into the spool for it is removed.
 """
@@ -21,11 +21,13 @@ from eagled.hidden_check import (
     check_shape,
     compare,
     head_check,
+    judge_stock,
     summary,
 )
+from eagled.hidden_stock import StockStates, ask_stock, load_stock, save_stock
 from eagled.paths import StatePaths
 from eagled.shards.backend import Captured, Ids, StatesBackend
-from eagled.shards.backend_sglang import SglangBackend
+from eagled.shards.backend_sglang import CaptureServer, SglangBackend
 from eagled.shards.layers import plan_layers
 from eagled.shards.selfcheck import Floats, Reference, probe_inputs
 from eagled.shards.target import TargetFacts, read_target, resolve_model
@@ -38,16 +40,54 @@ _HEADS = ("lm_head.weight", "language_model.lm_head.weight")
 _TIED = ("model.embed_tokens.weight", "language_model.model.embed_tokens.weight")
 
 
-def check_hidden_states(config: Config, *, samples: int, reference: bool) -> tuple[bool, list[str]]:
+def keep_stock(config: Config, source: str, path: Path) -> list[str]:
+    """Ask a stock server for its states of the probe prompt and keep them in a file.
+
+    Raises:
+        EagledError: if it does not give them.
+    """
+    target, layers = _planned(config)
+    stock = _stock(config, source, target, layers)
+    save_stock(stock, path)
+    what = f"boundaries {list(stock.layers)}" if stock.layers else "the final state"
+    said = f"{path}: {what} of {len(stock.ids)} tokens, by SGLang {stock.version}"
+    return [said, f"compare: `eagled doctor --hidden-states --no-reference --stock {path}`"]
+
+
+def _planned(config: Config) -> tuple[TargetFacts, tuple[int, ...]]:
+    if config.extract.backend == "off":
+        raise ConfigError('extract.backend is "off": this run has no hidden states')
+    target = read_target(resolve_model(config.target.model, config.target.revision))
+    return target, plan_layers(target.n_layers, config.extract.layers)
+
+
+def _stock(
+    config: Config, source: str, target: TargetFacts, layers: tuple[int, ...]
+) -> StockStates:
+    """Return the states of a stock server, or of a file that has them."""
+    if not source.startswith(("http://", "https://")):
+        return load_stock(Path(source), target, layers)
+    url = source.rstrip("/")
+    known = {server.url: server for server in capture_servers(config)}
+    return ask_stock(known.get(url, CaptureServer(url)), target, layers)
+
+
+def check_hidden_states(
+    config: Config, *, samples: int, reference: bool, stock: str | None = None
+) -> tuple[bool, list[str]]:
     """Return the verdict on a run's hidden states, and its lines.
+
+    Args:
+        config: the run's.
+        samples: how many to compare with transformers.
+        reference: whether this machine can hold the target in transformers.
+        stock: address of a stock server, or a file that `keep_stock` wrote.
 
     Raises:
         EagledError: if the check itself cannot be made.
     """
-    if config.extract.backend == "off":
-        raise ConfigError('extract.backend is "off": this run has no hidden states')
-    target = read_target(resolve_model(config.target.model, config.target.revision))
-    layers = plan_layers(target.n_layers, config.extract.layers)
+    target, layers = _planned(config)
+    theirs = _stock(config, stock, target, layers) if stock is not None else None
     chosen = real_samples(config, samples, target)
     model = ReferenceModel(target, layers, config) if reference else None
     backend: Any = _servers(config, target, layers)
@@ -64,6 +104,8 @@ def check_hidden_states(config: Config, *, samples: int, reference: bool) -> tup
         findings += compare(chosen, captured, model)
     if isinstance(backend, SglangBackend):
         findings += _greedy(config, backend, target, chosen)
+    if theirs is not None:
+        findings.append(_against_stock(backend, target, layers, theirs))
     return summary(findings)
 
 
@@ -84,6 +126,16 @@ def _taken(backend: StatesBackend, samples: Sequence[Ids]) -> list[Captured]:
         return backend.capture(samples)
     finally:
         backend.release(samples)
+
+
+def _against_stock(
+    backend: StatesBackend, target: TargetFacts, layers: tuple[int, ...], stock: StockStates
+) -> SampleFinding:
+    """Compare the probe prompt's states with a stock server's."""
+    (states,) = _taken(backend, [stock.ids])
+    check_shape("stock", states, layers, target.hidden_size)
+    chunks = judge_stock(states, stock.states, stock.layers)
+    return SampleFinding(f"of stock SGLang {stock.version}", len(stock.ids), chunks)
 
 
 def real_samples(config: Config, n: int, target: TargetFacts) -> list[tuple[str, Ids]]:

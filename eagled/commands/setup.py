@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -16,7 +16,7 @@ from eagled.commands.common import (
     say_json,
     say_table,
 )
-from eagled.errors import ConfigError
+from eagled.errors import ConfigError, UsageError
 
 
 def register(app: typer.Typer) -> None:
@@ -89,13 +89,25 @@ def doctor(
     no_reference: Annotated[
         bool,
         typer.Option(
-            "--no-reference", help="The target fits no transformers host: head check only."
+            "--no-reference", help="The target fits no transformers host: head check, --stock."
         ),
     ] = False,
+    stock: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL|FILE",
+            help="Compare with SGLang's own JSON: a server without the plugin, or a --keep file.",
+        ),
+    ] = None,
+    keep: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Only ask the --stock server, and write its states."),
+    ] = None,
 ) -> None:
     """Look at everything a run needs and say what to do; changes nothing."""
-    if hidden_states:
-        _hidden_states(config, settings, samples, reference=not no_reference, as_json=as_json)
+    if hidden_states or stock is not None or keep is not None:
+        view = _HiddenView(samples, not no_reference, stock, keep)
+        _hidden_states(config, settings, view, as_json=as_json)
         return
     from eagled.doctor import Verdict, examine
 
@@ -115,14 +127,29 @@ def doctor(
         raise typer.Exit(ConfigError.exit_code)
 
 
-def _hidden_states(
-    config: ConfigOption, settings: SetOption, samples: int, *, reference: bool, as_json: bool
-) -> None:
-    from eagled.hidden_doctor import check_hidden_states
+class _HiddenView(NamedTuple):
+    """What `doctor --hidden-states` was asked."""
 
-    good, lines = check_hidden_states(
-        load(config, settings).config, samples=samples, reference=reference
-    )
+    samples: int
+    reference: bool
+    stock: str | None
+    keep: Path | None
+
+
+def _hidden_states(
+    config: ConfigOption, settings: SetOption, view: _HiddenView, *, as_json: bool
+) -> None:
+    from eagled.hidden_doctor import check_hidden_states, keep_stock
+
+    loaded = load(config, settings).config
+    if view.keep is not None:
+        if view.stock is None:
+            raise UsageError("--keep needs --stock URL")
+        good, lines = True, keep_stock(loaded, view.stock, view.keep)
+    else:
+        good, lines = check_hidden_states(
+            loaded, samples=view.samples, reference=view.reference, stock=view.stock
+        )
     if as_json:
         say_json({"ok": good, "lines": lines})
     else:
