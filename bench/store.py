@@ -165,7 +165,8 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-async def _prepare(paths: StatePaths) -> None:
+async def prepare(paths: StatePaths) -> None:
+    """Make an empty database with the lane and the dataset that `load` fills."""
     async with await Store.open(paths, clock=SystemClock(), create=True) as store:
         await store.sync_lanes([LaneRow(LANE, 0, 10_000, 200)])
         await store.add_dataset(DatasetRecord("bench", 0, Mode.REGENERATE, "k", 0, 0, 0))
@@ -192,7 +193,7 @@ def measure(folder: Path, rows: int, workers: int, seconds: float) -> Result:
     rng = random.Random(rows)
     blobs = _blobs(rng, 256)
     paths = StatePaths(folder)
-    asyncio.run(_prepare(paths))
+    asyncio.run(prepare(paths))
     load_s = load(paths, rows, blobs)
     statement = statement_times(paths)
     times, lone, elapsed_s, cpu_s, commits = asyncio.run(_drive(paths, blobs, workers, seconds))
