@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Collection, Coroutine, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from eagled.artifacts import disk_error
 from eagled.clock import SystemClock
@@ -51,6 +52,7 @@ from eagled.daemon_runtime import (
 )
 from eagled.daemon_servers import launch_servers
 from eagled.daemon_shards import reconcile_shards
+from eagled.daemon_thread import Readers
 from eagled.daemon_watch import TICK_S, Watch, write_snapshot
 from eagled.daemon_workers import ring_on_results, worker_ended, worker_started
 from eagled.disk import DiskGovernor
@@ -169,7 +171,7 @@ class Daemon:
         ]
         sampling = partial(_resolve, config, defaults=defaults)
         generator = Generator(store, clients, config, clock, sampling=sampling, vocab_size=vocab)
-        bell = Doorbell()
+        bell, readers = Doorbell(), Readers()
         runtime = Runtime(
             loaded=self._loaded,
             paths=self._paths,
@@ -184,8 +186,9 @@ class Daemon:
                 store,
                 bell,
                 lambda: not runtime.extraction_reason(),
-                _shortlist(config, self._paths),
+                _shortlist(config, self._paths, readers),
             ),
+            readers=readers,
             governor=DiskGovernor(config.disk, clock),
             progress=Progress(
                 await asyncio.to_thread(before_of, self._paths.snapshot, clock.now_ms())
@@ -285,13 +288,13 @@ class Daemon:
         self._notifier.stopping(f"stopping: {in_flight} requests are being finished")
         self._notifier.extend(stop_s + CLOSE_S)
         runtime.doorbell.ring()
-        background = list(self._background)
+        background: list[asyncio.Task[Any]] = [*self._background, *runtime.readers.close()]
         for task in background:
             task.cancel()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._stop_generator(runtime, stop_s))
             group.create_task(self._stop_workers(runtime, stop_s))
-            if background:  # a copy of the database lets go of it before it is closed
+            if background:  # who reads the database lets go of it before it is closed
                 group.create_task(_ended(background))
         if runtime.servers is not None:
             await _bounded(runtime.servers.stop(), CLOSE_S, "ending launched servers")
@@ -377,15 +380,15 @@ def _lane_rows(config: Config) -> list[LaneRow]:
     ]
 
 
-def _shortlist(config: Config, paths: StatePaths) -> CorpusQueue | None:
-    return CorpusQueue(paths) if config.extract.start == "after_merge" else None
+def _shortlist(config: Config, paths: StatePaths, readers: Readers) -> CorpusQueue | None:
+    return CorpusQueue(paths, readers) if config.extract.start == "after_merge" else None
 
 
 def _resolve(config: Config, dataset: str, *, defaults: SamplingConfig) -> ResolvedSampling:
     return resolve_sampling(config, dataset, defaults)
 
 
-async def _ended(tasks: Collection[asyncio.Task[None]]) -> None:
+async def _ended(tasks: Collection[asyncio.Task[Any]]) -> None:
     """Wait until cancelled tasks have ended, or `STOP_S` are over."""
     await asyncio.wait(tasks, timeout=STOP_S)
 

@@ -19,13 +19,12 @@ from eagled import __version__
 from eagled.daemon_enqueue import enqueue_folder
 from eagled.daemon_runtime import EXTRACT_SETTING, HOLD_SETTING, Runtime, lane_chooser
 from eagled.daemon_shards import prepared_folders, shard_totals
-from eagled.daemon_thread import in_thread
-from eagled.disk_facts import choose, plan_disk
-from eagled.disk_plan import changed_policy
+from eagled.disk_facts import choose, plan_disk, read_lengths
+from eagled.disk_plan import DiskPlan, changed_policy
 from eagled.errors import EagledError, UsageError
 from eagled.metrics import prometheus_text
 from eagled.server.protocol import Load
-from eagled.shards.policy import current_policy
+from eagled.shards.policy import StorePolicy, current_policy
 from eagled.status import (
     ExtractionView,
     Facts,
@@ -104,7 +103,8 @@ class DaemonActions:
 
         async with self._reporting:
             status = await self.status()
-            return await in_thread(partial(gather, self._run.loaded, status), "report")
+            work = partial(gather, self._run.loaded, status)
+            return await self._run.readers.run(lambda stop: work(stop=stop), "report")
 
     # -- disk
 
@@ -112,15 +112,17 @@ class DaemonActions:
         """Return what states take under each storage policy, and under what is asked."""
         config, path = self._run.config, self._run.paths.disk_choice
         policy = changed_policy(await asyncio.to_thread(current_policy, config, path), asked)
-        status = await self.status()
-        plan = await asyncio.to_thread(plan_disk, config, status, asked=policy)
-        return plan.to_dict()
+        return (await self._plan(policy)).to_dict()
+
+    async def _plan(self, asked: StorePolicy | None = None) -> DiskPlan:
+        run, status = self._run, await self.status()
+        lengths = await run.readers.run(partial(read_lengths, run.paths.database), "disk plan")
+        return await asyncio.to_thread(plan_disk, run.config, status, asked=asked, lengths=lengths)
 
     async def choose_storage(self, name: str, uid: int) -> str:
         """Store states by an option of the plan from now on."""
-        config, status = self._run.config, await self.status()
-        plan = await asyncio.to_thread(plan_disk, config, status)
-        done = await asyncio.to_thread(choose, config, plan, name)
+        plan = await self._plan()
+        done = await asyncio.to_thread(choose, self._run.config, plan, name)
         await self._run.store.add_event(EventKind.STORAGE_CHOSEN, name, done, uid=uid)
         return done
 

@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from eagled.artifacts import disk_error
 from eagled.daemon_runtime import Runtime
-from eagled.daemon_thread import in_thread
+from eagled.daemon_thread import until_cancelled
 from eagled.errors import DiskError, EagledError
 from eagled.paths import StatePaths
 from eagled.store.tools import backup
@@ -28,7 +26,6 @@ from eagled.types import EventKind
 logger = logging.getLogger(__name__)
 FOLDER = "auto"
 LOOK_S = 60.0
-STOP_S = 10.0  # a copy asks every few milliseconds whether to go on; a disk may hold it longer
 _MS_PER_H = 3_600_000
 
 
@@ -103,7 +100,7 @@ async def keep_backups(runtime: Runtime) -> None:
 
 async def _back_up(runtime: Runtime, keeper: BackupKeeper) -> None:
     try:
-        made = await until_cancelled(keeper.make)
+        made = await until_cancelled(keeper.make, "backup")
     except EagledError as exc:
         logger.error("no backup was made error=%s", exc)  # noqa: TRY400 - the cause is outside
         runtime.board.raise_("backup", f"no backup was made: {exc}")
@@ -111,16 +108,3 @@ async def _back_up(runtime: Runtime, keeper: BackupKeeper) -> None:
     runtime.board.clear("backup")
     await runtime.store.add_event(EventKind.BACKUP_MADE, made.name, str(made))
     keeper.settled(runtime.store.last_seq)
-
-
-async def until_cancelled(make: Callable[[Callable[[], bool]], Path]) -> Path:
-    """Run `make` in a thread; when cancelled, tell it and wait until it has let go."""
-    stop = threading.Event()
-    work = asyncio.ensure_future(in_thread(partial(make, stop.is_set), "backup"))
-    try:
-        return await asyncio.shield(work)
-    except asyncio.CancelledError:
-        stop.set()
-        await asyncio.wait({work}, timeout=STOP_S)
-        work.cancel()
-        raise

@@ -15,6 +15,7 @@ from eagled.daemon_endpoints import Endpoints
 from eagled.daemon_ring import RingDesk
 from eagled.daemon_servers import LaunchedServers
 from eagled.daemon_spool import SpoolView
+from eagled.daemon_thread import Readers
 from eagled.disk import DiskGovernor, DiskView
 from eagled.lanes import lane_for
 from eagled.notify import Notifier
@@ -87,6 +88,7 @@ class Runtime:
         servers: those that the daemon launched.
         endpoints: adds and removes servers while the daemon runs.
         roll: the workers that give signs of life.
+        readers: threads that read the database beside its writer.
     """
 
     loaded: LoadedConfig
@@ -104,6 +106,7 @@ class Runtime:
     board: AlarmBoard
     started_ms: int
     roll: Roll = field(default_factory=Roll)
+    readers: Readers = field(default_factory=Readers)
     supervisor: Supervisor | None = None
     hold: str = ""
     extraction_paused: bool = False

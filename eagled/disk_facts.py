@@ -6,7 +6,7 @@ Reads only, beside a live daemon or without one. Loads neither torch nor transfo
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,11 +75,15 @@ def model_of(config: Config, shards: Path) -> Model:
     return Model(len(layers), target.hidden_size, share, lossless_measured=True)
 
 
-def read_lengths(database: Path) -> list[Lengths]:
-    """Return the lengths of the run's samples; none without a database."""
+def read_lengths(database: Path, stop: Callable[[], bool] | None = None) -> list[Lengths]:
+    """Return the lengths of the run's samples; none without a database.
+
+    Raises:
+        StoreError: if `stop` said True meanwhile.
+    """
     if not database.is_file():
         return []
-    with StoreReader(database) as reader:
+    with StoreReader(database, stop) as reader:
         return group_lengths(
             (dataset, lane, STATE_OF_CODE[state].value, n_prompt, n_output)
             for dataset, lane, state, n_prompt, n_output in reader.lengths()

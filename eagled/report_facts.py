@@ -9,7 +9,7 @@ Coupled: `report_page.py` draws it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,27 +39,30 @@ _EDGES = [0, *(2**i for i in range(4, 25))]  # 16 tokens to 16 million
 Facts = dict[str, Any]
 
 
-def gather(loaded: LoadedConfig, status: Mapping[str, Any]) -> Facts:
+def gather(
+    loaded: LoadedConfig, status: Mapping[str, Any], stop: Callable[[], bool] | None = None
+) -> Facts:
     """Return the facts of a report.
 
     Args:
         loaded: the run's configuration.
         status: the daemon's status document, or the last one that it left; may be empty.
+        stop: asked while the database is read; True ends it with a `StoreError`.
     """
     paths = StatePaths(loaded.config.run.state_dir)
     facts: Facts = {
         "status": status,
         "history": _thinned(read_history(paths.history)),
         "provenance": _provenance(loaded, paths, status),
-        **_of_store(paths.database),
+        **_of_store(paths.database, stop),
     }
     return facts
 
 
-def _of_store(database: Path) -> Facts:
+def _of_store(database: Path, stop: Callable[[], bool] | None) -> Facts:
     if not database.is_file():
         return {"lengths": None, "failures": [], "shards": [], "events": []}
-    with StoreReader(database) as reader:
+    with StoreReader(database, stop) as reader:
         groups = queries.failure_groups(reader.db, _GROUPS)
         last = reader.db.rows("last_event")[0][0] or 0
         return {

@@ -2,7 +2,8 @@
 
 `python -m tests.patched module:NAME=value… -- ARGUMENTS` sets numbers of our modules before the
 command starts, and in the workers that it starts; a name that is not there is an error, so that no
-test waits for the real one unseen. `workers=MODULE` runs that module as the workers.
+test waits for the real one unseen. `workers=MODULE` runs that module as the workers, `alter=NAME`
+calls that function of `tests.altered` first.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 
 from eagled import supervise
 from eagled.cli import main
+from tests import altered
 
 
 def patch(what: str) -> None:
@@ -19,6 +21,9 @@ def patch(what: str) -> None:
     place, _, value = what.partition("=")
     if place == "workers":
         supervise.PROGRAM = ("-m", value)
+        return
+    if place == "alter":
+        getattr(altered, value)()
         return
     module_name, _, name = place.partition(":")
     module = importlib.import_module(module_name)

@@ -7,7 +7,7 @@ that changed since it was frozen is seen by its attempt or CRC, never mixed in s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -22,15 +22,21 @@ from eagled.store.records import Body, DatasetRow, Frozen, ShardRow, StoredMembe
 from eagled.tokens import PackedIds
 from eagled.types import Finish
 
+_STEPS = 10_000  # of SQLite's machine between two questions whether to stop; about a millisecond
 CHUNK = 500  # rows of one read; larger ones were measured slower and hold the log
 
 
 class StoreReader:
-    """A read-only view for the calling thread; a context manager."""
+    """A read-only view for the calling thread; a context manager.
 
-    def __init__(self, database: Path) -> None:
+    Every statement asks `stop` now and then, and ends with a `StoreError` once that says True.
+    """
+
+    def __init__(self, database: Path, stop: Callable[[], bool] | None = None) -> None:
         self._path = database
         self._conn = connect_reader(database)
+        if stop is not None:
+            self._conn.set_progress_handler(stop, _STEPS)
         self.db = SqliteExecutor(self._conn)
         try:
             with told(database):

@@ -174,7 +174,7 @@ def merge_corpus(
         holdout: share of conversations held out, by their identity and the seed.
         seed: moves which conversations are held out.
         provenance: what the answers were made with; part of what names a version.
-        progress: called after each chunk.
+        progress: called after each chunk that is read or written; what it raises ends the merge.
 
     Raises:
         ArtifactError: if there is nothing to merge, nothing is left to train on, or stored ids
@@ -197,7 +197,7 @@ def merge_corpus(
         known = _same_version(corpora, manifest)
         if known is not None:
             return CorpusResult(known, created=False, changed=changed)
-        _write_table(work / TABLE_NAME, members, splits, spool)
+        _write_table(work / TABLE_NAME, members, splits, spool, progress)
         spool.unlink()
         return CorpusResult(_publish(work, corpora, manifest), created=True, changed=changed)
 
@@ -296,7 +296,11 @@ def _same_version(corpora: Path, manifest: Mapping[str, Any]) -> Corpus | None:
 
 
 def _write_table(
-    path: Path, members: Sequence[_Member], splits: Sequence[str], spool: Path
+    path: Path,
+    members: Sequence[_Member],
+    splits: Sequence[str],
+    spool: Path,
+    progress: Progress | None,
 ) -> None:
     ids = np.memmap(spool, dtype="<u4", mode="r")
     with path.open("wb") as file:
@@ -304,6 +308,8 @@ def _write_table(
             for start in range(0, len(members), _GROUP_ROWS):
                 part = slice(start, start + _GROUP_ROWS)
                 writer.write_table(_group(members[part], splits[part], ids))
+                if progress:
+                    progress(len(members), len(members))
         file.flush()
         os.fsync(file.fileno())
 

@@ -12,6 +12,7 @@ from eagled.config import Config
 from eagled.daemon_enqueue import Enqueued, enqueue_folder
 from eagled.daemon_merge import CorpusQueue
 from eagled.daemon_shards import reconcile_shards, shard_totals
+from eagled.daemon_thread import Readers
 from eagled.errors import ArtifactError
 from eagled.lanes import ordered_lanes
 from eagled.paths import StatePaths
@@ -182,13 +183,13 @@ async def test_only_members_of_the_corpus_are_extracted_after_a_merge(
     config = toy_config(paths.root, tmp_path / "none", merge={"holdout": 0.0})
     await add_prompts(store, CONFIG, [[1, 2, i] for i in range(6)])
     await _generate(store, 4)
-    queue = CorpusQueue(paths)
+    queue = CorpusQueue(paths, Readers())
     before = await queue.next(10)
     with StoreReader(paths.database) as reader:
         merge_run(config, reader)
     members = {row.id for row in await store.samples() if row.state is SampleState.GENERATED}
     await _generate(store, 2)
-    queue = CorpusQueue(paths)
+    queue = CorpusQueue(paths, Readers())
     listed = await queue.next(10)
     jobs = await store.claim_extract(3, 10_000, worker="w", ids=listed)
     queue.put_back(listed[3:])

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from eagled.clock import SystemClock
-from eagled.daemon_backup import BackupKeeper, until_cancelled
+from eagled.daemon_backup import BackupKeeper
+from eagled.daemon_thread import until_cancelled
 from eagled.errors import DiskError, EagledError
 from eagled.paths import StatePaths
 from eagled.store import Store
@@ -171,7 +172,7 @@ async def test_cancelling_waits_until_the_thread_has_let_go() -> None:
         let_go.set()
         raise BackupStoppedError
 
-    task = asyncio.create_task(until_cancelled(make))
+    task = asyncio.create_task(until_cancelled(make, "backup"))
     await asyncio.to_thread(begun.wait)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
