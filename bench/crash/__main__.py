@@ -42,6 +42,7 @@ _LIFE_S = (0.05, 1.2)  # from the socket's first answer to the kill
 _LONG_LIFE_S = (2.0, 5.0)  # of every tenth, so that shards are committed between kills
 _OPEN_STATES = (0, 1, 2, 3, 4, 6)
 _FLYING = (1,)
+_PER_KILL = {"canned": 90, "sim": 90, "sglang": 15}  # conversations, so that some are left
 _VICTIMS = ("both", "both", "daemon", "server")
 _LOAD_S = 300.0  # until requests are in flight; real SGLang takes minutes on a busy machine
 
@@ -189,7 +190,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--cuts", type=int, default=100)
-    parser.add_argument("--conversations", type=int, default=0, help="default: 90 a kill")
+    parser.add_argument("--conversations", type=int, default=0, help="default: by the server")
     parser.add_argument("--mean-ms", type=float, default=300, help="mean time of a reply")
     parser.add_argument("--server", choices=get_args(Kind), default="canned")
     parser.add_argument("--with-server", action="store_true", help="kill the server too")
@@ -202,7 +203,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="eagled-crash-") as temporary:
         root = args.dir or Path(temporary) / "w"
         if args.kills:
-            conversations = args.conversations or 90 * args.kills
+            conversations = args.conversations or _PER_KILL[args.server] * args.kills
             ok = kill_test(
                 root, kills=args.kills, conversations=conversations, seed=args.seed,
                 mean_ms=args.mean_ms, kind=args.server, with_server=args.with_server,

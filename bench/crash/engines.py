@@ -68,6 +68,11 @@ class Engine:
         self._process.wait()
         self._process = None
 
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to all of its processes, such as SIGSTOP."""
+        if self._process is not None:
+            os.killpg(self._process.pid, number)
+
     def _command(self) -> list[str]:
         if self.kind == "sglang":
             if self.venv is None:
