@@ -17,6 +17,7 @@ import typer
 
 from eagled import __version__
 from eagled.commands import (
+    bench,
     control,
     data,
     database,
@@ -52,6 +53,7 @@ app = typer.Typer(
 )
 for module in (
     setup, discover, process, serve, control, look, report, data, verify, export, train, draft,
+    bench,
 ):  # fmt: skip
     module.register(app)
 app.add_typer(plan.app, name="plan")
