@@ -42,6 +42,7 @@ from eagled.daemon_endpoints import SETTING as LIVE_SETTING
 from eagled.daemon_endpoints import Endpoints, LiveServers
 from eagled.daemon_log import set_up_logging
 from eagled.daemon_merge import CorpusQueue
+from eagled.daemon_reload import has_terminal, look_at_config
 from eagled.daemon_ring import RingDesk
 from eagled.daemon_runtime import (
     EXTRACT_SETTING,
@@ -109,6 +110,7 @@ class Daemon:
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._background: set[asyncio.Task[None]] = set()
+        self._runtime: Runtime | None = None  # once it is ready
 
     async def run(self) -> int:
         """Start, work, stop; return the exit code."""
@@ -241,6 +243,7 @@ class Daemon:
         await store.add_event(EventKind.DAEMON_STARTED, config.run.name, detail)
         logger.info("ready socket=%s %s", socket, detail)
         self._notifier.ready(detail)
+        self._runtime = runtime
         settle_garbage()
 
     def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
@@ -330,19 +333,30 @@ class Daemon:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Own the signals that end the daemon; a closed terminal does, unless nohup says no."""
+        """Own the signals that end the daemon; a closed terminal does, unless nohup says no.
+
+        Without a terminal SIGHUP asks to look at the configuration again.
+        """
         loop = asyncio.get_running_loop()
         numbers = [signal.SIGTERM, signal.SIGINT]
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             numbers.append(signal.SIGHUP)
         for number in numbers:
             loop.add_signal_handler(number, self._on_signal, number)
+        if signal.SIGHUP in numbers and not has_terminal():
+            loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
         try:
             yield
         finally:
             for number in numbers:
                 loop.remove_signal_handler(number)
                 signal.signal(number, signal.SIG_IGN)  # nothing is left to cut short
+
+    def _on_hangup(self) -> None:
+        if self._runtime is None or self._stop.is_set():
+            logger.info("SIGHUP: the configuration is not looked at while starting or stopping")
+        else:
+            self._spawn(look_at_config(self._runtime), "SIGHUP")
 
     def _on_signal(self, number: int) -> None:
         if self._stop.is_set():

@@ -143,18 +143,6 @@ def test_a_second_signal_cuts_the_waiting_short(tmp_path: Path, number: int) -> 
         assert {SampleState.QUEUED: 40} == look(config, states)
 
 
-def test_a_terminal_that_closes_ends_it_in_order(tmp_path: Path) -> None:
-    """SIGHUP is a stop like SIGTERM: code 0 and a closed database."""
-    config = _config(tmp_path)
-    with daemon(config) as process:
-        process.ready()
-        process.signal(signal.SIGHUP)
-        code = process.wait()
-
-    assert 0 == code, process.log
-    assert _closed(config)
-
-
 @pytest.mark.fault("F54")
 def test_after_a_kill_only_the_missing_sample_is_asked_for(tmp_path: Path) -> None:
     """99 of 100 answers are on disk at a SIGKILL: the next daemon sends one request."""

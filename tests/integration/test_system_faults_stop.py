@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from eagled.types import SampleState
 from tests.daemon_kit import clean_env, daemon, fill, look, write_config
@@ -37,3 +41,63 @@ def test_a_merge_that_runs_is_given_up_and_the_database_closed(tmp_path: Path) -
     assert not (tmp_path / "state/q.db-wal").exists()
     assert [] == list((tmp_path / "state/corpora").iterdir())
     assert {SampleState.GENERATED: 500} == look(config, states)
+
+
+NO_TERMINAL = (
+    "import os, sys; os.setsid(); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+)
+ON_TERMINAL = (
+    "import os, sys; os.setsid(); os.open(sys.argv.pop(1), os.O_RDWR);"
+    "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+)
+
+
+def _session(script: str, config: Path, *before: str) -> list[str]:
+    run = ("-m", "eagled", "run", "--config", str(config))
+    return [sys.executable, "-c", script, *before, *run]
+
+
+def _alarm(status: dict[str, Any]) -> str:
+    return next((a["text"] for a in status["alarms"] if a["kind"] == "config"), "")
+
+
+def test_hangup_without_a_terminal_looks_at_the_configuration_and_stops_nothing(
+    tmp_path: Path,
+) -> None:
+    """What differs, and what would be refused, is named; the run goes on with what it has."""
+    with ServerProcess() as server:
+        config = write_config(tmp_path, server.url)
+        before = config.read_text()
+        fill(config, [[1, 2, i % 200, i // 200] for i in range(300)])
+        with daemon(config, _session(NO_TERMINAL, config)) as process:
+            process.ready()
+            config.write_text(before.replace("max_new_tokens = 100", "max_new_tokens = 50"))
+            process.signal(signal.SIGHUP)
+            differs = _alarm(process.until(lambda s: "differs" in _alarm(s)))
+            config.write_text(before.replace("max_new_tokens = 100", "max_new_tokens = -1"))
+            process.signal(signal.SIGHUP)
+            wrong = _alarm(process.until(lambda s: "refused" in _alarm(s)))
+            config.write_text(before)
+            process.signal(signal.SIGHUP)
+            process.until(lambda s: not _alarm(s) and s["datasets"]["d"]["done"] == 300)
+            code, _ = process.stop()
+
+    assert "sampling.max_new_tokens; it holds from the next start" in differs
+    assert "sampling.max_new_tokens = -1: must be >= 1" in wrong
+    assert 0 == code
+    assert {SampleState.GENERATED: 300} == look(config, states)
+
+
+def test_a_terminal_that_closes_ends_it_in_order(tmp_path: Path) -> None:
+    """The hangup of its terminal is a stop like SIGTERM: code 0 and a closed database."""
+    config = write_config(tmp_path)
+    ours, its = pty.openpty()
+    with daemon(config, _session(ON_TERMINAL, config, os.ttyname(its))) as process:
+        process.ready()
+        os.close(its)
+        os.close(ours)
+        code = process.wait()
+
+    assert 0 == code, process.log
+    assert "SIGHUP: stopping" in process.log
+    assert not (tmp_path / "state/q.db-wal").exists()
