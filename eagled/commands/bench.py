@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shlex
 import signal
 import sys
@@ -124,6 +123,8 @@ async def _measure(config: Config, how: Settings, wanted: Workload, model: Path)
 
 def _until_ended(work: Coroutine[Any, Any, _T]) -> _T:
     """Run it; SIGTERM ends it as ctrl-C does, with its servers."""
+
+    import asyncio
 
     async def ended_by_signals() -> _T:
         task = asyncio.current_task()
