@@ -123,7 +123,6 @@ async def _measure(config: Config, how: Settings, wanted: Workload, model: Path)
 
 def _until_ended(work: Coroutine[Any, Any, _T]) -> _T:
     """Run it; SIGTERM ends it as ctrl-C does, with its servers."""
-
     import asyncio
 
     async def ended_by_signals() -> _T:
