@@ -68,7 +68,7 @@ class ByteFacts:
 
 @dataclass(frozen=True, slots=True)
 class DataFacts:
-    """Which mix of datasets was chosen, as rows of tables.
+    """Which mix of datasets was chosen, as rows of tables that are Markdown already.
 
     Attributes:
         text: the choice in a sentence.

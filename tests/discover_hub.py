@@ -62,6 +62,7 @@ class Hub:
         retry_after_s: what a 429 asks for.
         down: every request gets 503.
         asked: (what, dataset) and how often; what is search, info, file or viewer.
+        meet: searches that have to be there at the same time before one is answered.
         most: requests that were answered at the same time.
     """
 
@@ -76,6 +77,8 @@ class Hub:
     tokens_seen: set[str] = field(default_factory=set)
     now: int = 0
     most: int = 0
+    meet: int = 0
+    together: asyncio.Event = field(default_factory=asyncio.Event)
 
     def count(self, what: str) -> int:
         """Return how many requests of a kind there were."""
@@ -146,6 +149,9 @@ class _Handlers:
         words = request.query.get("search", "").lower().replace("-", " ").split()
         filters = request.query.getall("filter", [])
         self._hub.asked["search", " ".join(words)] += 1
+        if self._hub.count("search") >= self._hub.meet:
+            self._hub.together.set()
+        await asyncio.wait_for(self._hub.together.wait(), 60)
         found = [
             (name, repo)
             for name, repo in self._hub.repos.items()

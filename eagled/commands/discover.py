@@ -82,6 +82,7 @@ def discover(  # noqa: PLR0913 - one argument an option of the command
     from eagled.discover.run import Options
     from eagled.discover.run import discover as run
     from eagled.paths import StatePaths
+    from eagled.text.tokenizer import keep_torch_out
 
     if show_categories:
         from eagled.discover.categories import default_text
@@ -94,6 +95,7 @@ def discover(  # noqa: PLR0913 - one argument an option of the command
     if choose:
         _choose(loaded, choose, replace=replace)
         return
+    keep_torch_out()  # this process only tokenises
     for name in ("eagled.readers", "huggingface_hub"):
         logging.getLogger(name).setLevel(logging.ERROR)  # what is tried again is no news
     options = Options(

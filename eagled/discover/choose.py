@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from eagled.artifacts import write_bytes
@@ -16,6 +16,7 @@ from eagled.config_load import LoadedConfig, load_config
 from eagled.discover import view
 from eagled.discover.decision import write_decision
 from eagled.discover.findings import FINDINGS_NAME, Choice, Findings, read_findings
+from eagled.discover.pages import markdown_text
 from eagled.discover.propose import to_mix
 from eagled.errors import ArtifactError, ConfigError, UsageError
 from eagled.mix import mix_toml
@@ -109,14 +110,23 @@ def decision_of(findings: Findings, choice: Choice) -> DataFacts:
         if c is not choice
     ]
     rejected = [(r.source, r.why) for r in findings.rejected if not _has(choice, r.source)]
-    return DataFacts(
-        text=f"{proposal.title} for {findings.target}: {proposal.count:,} conversations of a goal "
-        f"of {findings.goal:,}. Found at {findings.at}.",
-        entries=tuple(view.entry_rows(choice)),
-        rejected=(*others, *rejected),
-        compared=(view.compare_head(findings.choices), *view.compare_rows(findings.choices)),
-        assumptions=tuple(view.assumption_rows(findings)),
+    compared = [view.compare_head(findings.choices), *view.compare_rows(findings.choices)]
+    text = (
+        f"{proposal.title} for {findings.target}: {proposal.count:,} conversations of a goal of "
+        f"{findings.goal:,}. Found at {findings.at}."
     )
+    return DataFacts(
+        text=markdown_text(text),
+        entries=_cells(view.entry_rows(choice)),
+        rejected=_cells([*others, *rejected]),
+        compared=_cells(compared),
+        assumptions=_cells(view.assumption_rows(findings)),
+    )
+
+
+def _cells(rows: Iterable[Sequence[str]]) -> tuple[tuple[str, ...], ...]:
+    """Return rows for a Markdown table; what is in them came from a hub."""
+    return tuple(tuple(map(markdown_text, row)) for row in rows)
 
 
 def _has(choice: Choice, source: str) -> bool:

@@ -136,4 +136,8 @@ class Facts:
     def from_json(cls, value: Mapping[str, Any]) -> Facts:
         """Return what `to_json` wrote."""
         names = {f.name for f in dataclasses.fields(cls)}
-        return cls(**{k: v for k, v in value.items() if k in names})
+        return cls(**{k: _frozen(v) for k, v in value.items() if k in names})
+
+
+def _frozen(value: Any) -> Any:  # noqa: ANN401 - JSON
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value

@@ -12,13 +12,15 @@ CONFLICT, UNKNOWN, GATED = "conflict", "unknown", "gated"
 BLOCKING = frozenset({NON_COMMERCIAL, CONFLICT})
 _NC_TAG = re.compile(r"(?:^|-)nc(?:-|$)|non-?commercial|research-only", re.IGNORECASE)
 _NC_TEXT = re.compile(
-    r"\bCC[- ]BY[- ]NC\b|\b(?:licen[cs]e|terms|use)[^.\n]{0,80}\bnon[- ]?commercial"
-    r"|\bnon[- ]?commercial (?:use|licen[cs]e|purposes|research)[^.\n]{0,20}\bonly"
-    r"|\bonly for non[- ]?commercial|\bresearch (?:use|purposes) only",
+    r"\bCC[- ]BY[- ]NC\b|\b(?:licen[cs]e|terms)\b[^.;\n]{0,80}\bnon[- ]?commercial"
+    r"|\b(?:only|solely|limited|restricted)\b[^.;\n]{0,60}\bnon[- ]?commercial"
+    r"|\bnon[- ]?commercial (?:use|licen[cs]e|purposes|research)[^.;\n]{0,20}\bonly"
+    r"|\bno commercial use\b|\bnot for commercial use\b|\bresearch (?:use|purposes) only\b"
+    r"|\bcommercial use is (?:not allowed|prohibited|forbidden)\b",
     re.IGNORECASE,
 )
 _SA = re.compile(r"(?:^|-)sa(?:-|$)|gpl", re.IGNORECASE)
-_VAGUE = frozenset({"other", "unknown", "unlicense?", "custom"})
+_VAGUE = frozenset({"other", "unknown", "custom"})
 
 
 def flags_of(licence: str | None, card: str, *, gated: bool) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ and says so. Plots are drawn of the datasets of the mixes and the best of the ot
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,26 +36,31 @@ def write_pages(folder: Path, findings: Findings) -> tuple[Path, Path]:
 
 def render_markdown(findings: Findings) -> str:
     """Return the findings as Markdown."""
-    parts = [f"# Datasets for {_md(findings.target)}", "", f"{_md(view.headline(findings))}.", ""]
+    parts = [
+        f"# Datasets for {markdown_text(findings.target)}",
+        "",
+        f"{markdown_text(view.headline(findings))}.",
+        "",
+    ]
     if findings.note:
-        parts += [f"Note: {_md(findings.note)}.", ""]
+        parts += [f"Note: {markdown_text(findings.note)}.", ""]
     parts += [f"As of {findings.at}.", ""]
     for title, head, rows in _tables(findings):
-        shown = [[_md(cell) for cell in row] for row in rows]
+        shown = [[markdown_text(cell) for cell in row] for row in rows]
         parts += [f"## {title}", "", *(table(head, shown) if rows else ["None."]), ""]
     parts += ["## Each dataset", ""]
     for item in view.usable(findings):
-        parts += [f"### {_md(item.facts.source)}", ""]
-        rows = [(what, _md(value)) for what, value in view.detail_rows(item) if value]
+        parts += [f"### {markdown_text(item.facts.source)}", ""]
+        rows = [(what, markdown_text(value)) for what, value in view.detail_rows(item) if value]
         parts += [*table(("what", "value"), rows), ""]
     parts += [f"Choose one with `eagled discover --choose {findings.choices[0].proposal.name}`."]
     return "\n".join(parts) + "\n"
 
 
-def _md(text: str) -> str:
-    """Return foreign text for Markdown: on one line, no markup."""
-    bare = printable(text, _CELL_CHARS)
-    for sign in "\\`*_[]<>#":
+def markdown_text(text: str) -> str:
+    """Return foreign text for Markdown: on one line, no markup, no HTML."""
+    bare = html.escape(printable(text, _CELL_CHARS), quote=False)
+    for sign in "\\`*_[]#":
         bare = bare.replace(sign, f"\\{sign}")
     return bare
 

@@ -23,7 +23,9 @@ PROPOSED = "proposed"
 _PER_CATEGORY = 2
 _SAME = 0.5  # of its questions: then it is the same dataset in other clothes
 _MARGIN = 1.1  # rows wanted for each row of the mix: some are lost later
-_LEAST = 100  # fewer rows of a dataset are not worth a section
+_ROUNDING = 1e-6  # so that 1,100 rows give 1,000
+_LEAST = 100  # fewer conversations of a dataset are not worth a section,
+_SMALL = 20  # unless the whole goal is small: then a part of it
 _READ_FACTOR = 20  # of a very large dataset only so many times the count is read
 _LARGE_BYTES = 4 << 30
 _NOT_NAME = re.compile(r"[^a-z0-9._-]+")
@@ -85,13 +87,16 @@ def propose(
     titles = {c.name: c.title for c in categories}
     chosen, rejected = _choose(ranked, categories)
     counts = _shares(chosen, categories, goal)
-    entries, names = [], Counter[str]()
-    for item, category in chosen:
-        count = counts[item.facts.source]
-        if count < min(_LEAST, goal // 20):
-            rejected.append(Rejected(item.facts.source, f"only {count:,} rows would be taken"))
-            continue
-        entries.append(_entry(item, titles[category], count, names))
+    while small := [s for s, n in counts.items() if n < min(_LEAST, goal // _SMALL)]:
+        worst = min(small, key=lambda source: counts[source])
+        rejected.append(Rejected(worst, f"it would give only {counts[worst]:,} conversations"))
+        chosen = [(item, name) for item, name in chosen if item.facts.source != worst]
+        counts = _shares(chosen, categories, goal)
+    names = Counter[str]()
+    entries = [
+        _entry(item, titles[category], counts[item.facts.source], names)
+        for item, category in chosen
+    ]
     trade = (
         "made from what was found: licences that forbid commercial use, copies and broken sets "
         "are left out"
@@ -158,7 +163,7 @@ def available(facts: Facts, chosen: Sequence[str]) -> int | None:
     if facts.rows is None:
         return None
     shared = max((s for name, s in facts.overlap.items() if name in chosen), default=0.0)
-    return int(facts.rows * facts.kept_share * (1 - shared) / _MARGIN)
+    return int(facts.rows * facts.kept_share * (1 - shared) / _MARGIN + _ROUNDING)
 
 
 def _shares(

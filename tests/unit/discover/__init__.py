@@ -1,0 +1,1 @@
+"""Tests of `eagled discover` without a hub."""
