@@ -7,13 +7,14 @@ What only the data can tell (holes, flipped bits) is `verify.py`'s work.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -97,25 +98,74 @@ def map_arrays(
     """
     wanted = list(container.tensors if names is None else names)
     container.require(wanted)
-    with container.path.open("rb") as file:
-        if os.fstat(file.fileno()).st_size != container.file_bytes:
-            raise ArtifactError(f"{container.path}: changed while it was being opened")
-        view = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    view = _View(container)
     return {name: _array(container, name, view) for name in wanted}
+
+
+class _View(mmap.mmap):
+    """A mapping that can also be read from like a file; both end together."""
+
+    fd: int
+
+    def __new__(cls, container: Container) -> Self:
+        """Map the file that `container` describes."""
+        with contextlib.ExitStack() as undo:
+            fd = os.open(container.path, os.O_RDONLY | os.O_CLOEXEC)
+            undo.callback(os.close, fd)
+            if os.fstat(fd).st_size != container.file_bytes:
+                raise ArtifactError(f"{container.path}: changed while it was being opened")
+            view = super().__new__(cls, fd, 0, access=mmap.ACCESS_READ)
+            undo.pop_all()
+        view.fd = fd
+        return view
+
+    def __init__(self, container: Container) -> None:
+        """Nothing is left to do."""
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        """Close the file with the mapping; `os` may be gone when a process ends."""
+        if (fd := self.__dict__.pop("fd", None)) is not None:
+            close(fd)
 
 
 def prefetch(part: npt.NDArray[Any]) -> None:
     """Ask the system to read a part of a mapped array now, in one go, instead of page by page."""
+    if (view := _view_of(part)) is not None:
+        start = _offset(part, view)
+        page = start // mmap.PAGESIZE * mmap.PAGESIZE
+        view.madvise(mmap.MADV_WILLNEED, page, start - page + part.nbytes)
+
+
+def copied(part: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a copy of a contiguous part of a mapped array.
+
+    It is read, not faulted in page by page: on a cold file that is twice as fast.
+    """
+    view = _view_of(part)
+    if view is None:
+        return part.copy()
+    out = np.empty(part.shape, part.dtype)
+    left, start = out.reshape(-1).view(np.uint8).data, _offset(part, view)
+    while left:
+        n = os.preadv(view.fd, [left], start)
+        if not n:
+            raise ArtifactError("a shard became shorter while it was open")
+        left, start = left[n:], start + n
+    return out
+
+
+def _view_of(part: npt.NDArray[Any]) -> _View | None:
     base: Any = part
     while isinstance(base, np.ndarray):
         base = base.base
     mapped = base.obj if isinstance(base, memoryview) else base
-    if not isinstance(mapped, mmap.mmap) or not part.size:
-        return
-    first = np.frombuffer(mapped, np.uint8, count=1).__array_interface__["data"][0]
-    start = part.__array_interface__["data"][0] - first
-    page = start // mmap.PAGESIZE * mmap.PAGESIZE
-    mapped.madvise(mmap.MADV_WILLNEED, page, start - page + part.nbytes)
+    return mapped if isinstance(mapped, _View) and part.size else None
+
+
+def _offset(part: npt.NDArray[Any], view: _View) -> int:
+    """Return where in the file the part begins."""
+    first: int = np.frombuffer(view, np.uint8, count=1).__array_interface__["data"][0]
+    return int(part.__array_interface__["data"][0]) - first
 
 
 def _array(container: Container, name: str, view: mmap.mmap) -> npt.NDArray[Any]:

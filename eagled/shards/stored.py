@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from eagled.errors import ArtifactError
 from eagled.shards.codecs import decode_fp8, decode_lossless, n_blocks
-from eagled.shards.container import map_arrays, prefetch
+from eagled.shards.container import copied, map_arrays, prefetch
 from eagled.shards.format import STATES, Bits, ShardHeader, ShardManifest, layout
 
 
@@ -58,9 +58,7 @@ class MappedShard:
             return self._lossless(name, index, rows.stop - rows.start)
         if codec == "fp8":
             return decode_fp8(*self.codes(name, index), manifest.hidden_size)
-        main = self.arrays[name][rows]
-        prefetch(main)
-        return main.astype(np.uint16)
+        return copied(self.arrays[name][rows])
 
     def codes(self, name: str, index: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
         """Return fp8 codes [rows, L*D] and scales [rows, L] of one sample, still mapped."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
+import os
 import pickle
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from eagled.errors import ArtifactError
 from eagled.shards import ShardDataset, ShardSampler
 from eagled.shards.container import read_container
 from eagled.shards.format import StatesSample, read_shard_header
+from eagled.shards.stored import map_shard
 from eagled.shards.verify import verify_shards
 from eagled.shards.writer import ShardWriter, rewrite_metadata
 from eagled.train.corpus import Corpus
@@ -143,6 +146,38 @@ def test_a_format_of_another_version_is_refused_by_name(tmp_path: Path) -> None:
         read_shard_header(shard.path)
     report = verify_shards(tmp_path)
     assert [words in f.problem for f in report.findings] == [True]
+
+
+def open_files(folder: Path) -> int:
+    """Return how many files of a folder this process has open."""
+    links = [entry for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
+    return sum(str(folder) in os.path.realpath(link) for link in links)
+
+
+def test_files_are_closed_with_their_dataset(tmp_path: Path) -> None:
+    """Many shards are open a bounded number at a time, and none after the dataset is gone."""
+    paths = [write_shard(tmp_path, [sample(n)]).path for n in range(40)]
+    dataset = ShardDataset(paths)
+    for index in range(len(dataset)):
+        assert dataset[index]["aux"].shape[0] > 0
+        assert 0 < open_files(tmp_path) <= 2 * 33  # each is mapped, and open
+    del dataset
+    gc.collect()
+
+    assert open_files(tmp_path) == 0
+
+
+def test_a_file_that_became_shorter_is_an_error(tmp_path: Path) -> None:
+    """Reading what is gone says so; a mapping alone would end the process."""
+    shard = write_shard(tmp_path, [sample(1, 600, 600)])
+    dataset = ShardDataset([shard.path])
+    assert len(dataset[0]["aux"]) == 1199
+    aux = read_shard_header(shard.path).container.tensors["aux"]
+    arrays = map_shard(read_shard_header(shard.path))
+    os.truncate(shard.path, aux.start + 5000)
+
+    with pytest.raises(ArtifactError, match="became shorter"):
+        arrays.states("aux", 0)
 
 
 def corpus_shards(folder: Path) -> tuple[Corpus, list[StatesSample]]:
