@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 TITLE = "eagled top"
 DEMO_AT_S = 170.0  # of the recording: every panel has something to show
 DEMO_TITLE = "eagled top --demo"
+_STILL_ROUNDS = 3
+_ROUND_S = 0.05  # several times the time between two layouts
 DOCS_PICTURES = {
     "top.svg": ("overview", (160, 50), DEMO_AT_S),
     "top-sample.svg": ("inspector", (100, 32), DEMO_AT_S),
@@ -116,9 +118,18 @@ async def _drawn(app: BrowseApp, size: tuple[int, int], view: str, title: str) -
             await _go(app, view)
         await pilot.pause()
         await app.workers.wait_for_complete()
-        app.redraw()
-        await pilot.pause()
+        await _stands_still(app)
         return tidy(app.export_screenshot(title=title, simplify=True))
+
+
+async def _stands_still(app: BrowseApp) -> None:
+    """Wait until the sizes of the panels have settled: each depends on the others'."""
+    same, before = 0, ""
+    while same < _STILL_ROUNDS:
+        app.redraw()
+        await asyncio.sleep(_ROUND_S)
+        now = app.export_screenshot(simplify=True)
+        same, before = (same + 1 if now == before else 0), now
 
 
 async def _go(app: BrowseApp, view: str) -> None:

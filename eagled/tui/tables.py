@@ -127,7 +127,7 @@ def _priority(row: DatasetRow, _: int) -> Span:
 
 
 def _dataset_eta(row: DatasetRow, _: int) -> Span:
-    if row.dataset.paused or row.held:
+    if row.dataset.paused or row.held or row.dataset.counts.open == 0:
         return MISSING, "dim"
     return duration(row.dataset.eta_s), ""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +27,7 @@ EVENTS: list[dict[str, Any]] = [
     json.loads(line) for line in (HERE / "events.jsonl").read_text("utf-8").splitlines()
 ]
 DEADLINE_S = 30.0  # of a condition; it comes about in milliseconds
+STILL_ROUNDS = 300  # of ten milliseconds: all that was to come has come
 AT_MS = int(_STATUS["at_ms"])
 
 
@@ -115,7 +118,43 @@ async def wait_for(pilot: Pilot[Any], condition: Callable[[], bool]) -> None:
     raise AssertionError(f"did not come about; the screen is\n{screen_text(pilot.app)}")
 
 
+class Golden:
+    """A file with the lines of a screen; EAGLED_GOLDENS=1 writes it anew."""
+
+    def __init__(self, name: str) -> None:
+        self._path = HERE / "goldens" / name
+        self.lines = self._path.read_text("utf-8").splitlines() if self._path.is_file() else []
+        self.writes = bool(os.environ.get("EAGLED_GOLDENS"))
+
+    def write(self, lines: list[str]) -> None:
+        """Make `lines` what is expected."""
+        self._path.write_text("\n".join(lines) + "\n", "utf-8")
+        self.lines = lines
+
+
+async def comes_to(pilot: Pilot[Any], golden: Golden, draw: Callable[[], list[str]]) -> None:
+    """Let the screen work until `draw` gives the golden lines.
+
+    It fails when the picture is another one and stays it.
+    """
+    app = pilot.app
+    assert isinstance(app, BrowseApp)
+    drawn, same = draw(), 0
+    while same < (20 if golden.writes else STILL_ROUNDS):
+        if not golden.writes and golden.lines == drawn:
+            return
+        app.redraw()
+        await pilot.pause()
+        await asyncio.sleep(0.01)
+        before, drawn = drawn, draw()
+        same = same + 1 if drawn == before else 0
+    if golden.writes:
+        golden.write(drawn)
+
+    assert golden.lines == drawn
+
+
 __all__ = [
-    "AT_MS", "EVENTS", "FakeSource", "make_app", "make_view", "parse_status", "screen_text",
-    "status", "wait_for",
+    "AT_MS", "EVENTS", "FakeSource", "Golden", "comes_to", "make_app", "make_view",
+    "parse_status", "screen_text", "status", "wait_for",
 ]  # fmt: skip

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,13 +25,14 @@ from tests.unit.tui.doubles import (
     AT_MS,
     EVENTS,
     FakeSource,
+    Golden,
+    comes_to,
     make_app,
     screen_text,
     status,
     wait_for,
 )  # fmt: skip
 
-GOLDENS = Path(__file__).parent / "goldens"
 SIZES = ((80, 24), (160, 50), (60, 12))
 STATES = ("live", "connecting", "stale", "restarted", "denied", "version", "frozen", "readonly")
 
@@ -69,13 +68,14 @@ async def _at(app: BrowseApp, pilot: Pilot[Any], view: str) -> str:
     return screen_text(app)
 
 
-def _same(name: str, text: str) -> None:
-    """Compare with a golden file; EAGLED_GOLDENS=1 writes it."""
-    path, lines = GOLDENS / f"{name}.txt", [line.rstrip() for line in text.split("\n")]
-    if os.environ.get("EAGLED_GOLDENS"):
-        path.write_text("\n".join(lines) + "\n", "utf-8")
+async def _same(pilot: Pilot[Any], name: str) -> str:
+    """Wait until the screen is as the golden file; return it."""
 
-    assert path.read_text("utf-8").split("\n")[:-1] == lines
+    def draw() -> list[str]:
+        return [line.rstrip() for line in screen_text(pilot.app).split("\n")]
+
+    await comes_to(pilot, Golden(f"{name}.txt"), draw)
+    return screen_text(pilot.app)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda s: f"{s[0]}x{s[1]}")
@@ -85,12 +85,12 @@ async def test_every_view_at_every_size(size: tuple[int, int]) -> None:
     drawn = {}
     async with app.run_test(size=size) as pilot:
         for view in (*VIEWS, "inspector"):
-            drawn[view] = await _at(app, pilot, view)
+            await _at(app, pilot, view)
+            drawn[view] = await _same(pilot, f"{view}-{size[0]}x{size[1]}")
 
-    for view, text in drawn.items():
+    for text in drawn.values():
         assert "cannot show" not in text
         assert {size[0]} == {cell_len(line) for line in text.split("\n")}
-        _same(f"{view}-{size[0]}x{size[1]}", text)
 
 
 async def _bring_about(app: BrowseApp, state: str, source: FakeSource, clock: Any) -> None:
@@ -127,15 +127,11 @@ async def test_every_connection_state(state: str) -> None:
         for size in SIZES:
             await pilot.resize_terminal(*size)
             await wait_for(pilot, partial(_has_size, app, size))
-            for _ in range(3):
-                app.redraw()
-                await pilot.pause()
-            drawn[size] = screen_text(app)
+            drawn[size] = await _same(pilot, f"state-{state}-{size[0]}x{size[1]}")
 
     word = {"live": "LIVE", "readonly": "read-only"}.get(state, state.upper())
-    for (width, height), text in drawn.items():
+    for text in drawn.values():
         assert word in text
-        _same(f"state-{state}-{width}x{height}", text)
 
 
 def _size(text: str) -> tuple[int, int]:
