@@ -1,6 +1,7 @@
 """Packing, codecs and reading of shards on real hidden states; one JSON line.
 
     python -m bench.shards --model ~/.cache/eagled/models/SmolLM2-135M-Instruct-v1
+    python -m bench.real_model FOLDER; python -m bench.shards --model FOLDER   (a larger real model)
     python -m bench.shards --state state/demo/state     (the shards of a run, with their masks)
     python -m bench.shards --model ... --device cuda     (also the encoders on a GPU)
 
@@ -24,7 +25,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import zstandard
+from transformers import AutoTokenizer
 
 from eagled.artifacts import TMP_SUFFIX
 from eagled.shards import ShardDataset
-from eagled.shards.codecs import Piece, decode_fp8, decode_lossless, encode, pieces
+from eagled.shards.backend_transformers import TransformersBackend
+from eagled.shards.codecs import (
+    Piece,
+    decode_fp8,
+    decode_lossless,
+    encode,
+    pieces,
+    round_bf16,
+)
 from eagled.shards.codecs_torch import (
     as_bf16,
     decode_fp8_strips,
@@ -51,7 +61,9 @@ from eagled.shards.format import (
     last_positions,
     read_shard_header,
 )
+from eagled.shards.layers import plan_layers
 from eagled.shards.policy import StorePolicy
+from eagled.shards.target import read_target
 from eagled.shards.trim import Trim
 from eagled.shards.writer import ShardWriter
 from eagled.workers.export import export_specforge
@@ -60,33 +72,72 @@ ROOT = Path(__file__).parents[1]
 CODECS: tuple[Codec, ...] = ("raw", "lossless", "fp8")
 CODED: tuple[Codec, ...] = ("lossless", "fp8")
 SAMPLE_TOKENS = 1024
+PACK_BYTES = 1 << 30  # of bf16 in the shards whose writing is timed, as `shards.target_bytes`
 MB = 1e6
+
+
+def model_backend(model: Path, dtype: str) -> TransformersBackend:
+    """Return the back end that computes a model's states."""
+    target = read_target(model)
+    return TransformersBackend(
+        target, layers=plan_layers(target.n_layers), last="all", device="auto", dtype=dtype,
+        name=model.name, revision=None,
+    )  # fmt: skip
+
+
+def text_ids(model: Path, tokens: int) -> list[npt.NDArray[np.int64]]:
+    """Return this repository's documentation in samples of SAMPLE_TOKENS."""
+    text = "\n".join(p.read_text(encoding="utf-8") for p in sorted((ROOT / "docs").glob("*.md")))
+    ids = np.asarray(AutoTokenizer.from_pretrained(model)(text)["input_ids"], np.int64)
+    ids = np.resize(ids, tokens)
+    return [ids[at : at + SAMPLE_TOKENS] for at in range(0, tokens - 1, SAMPLE_TOKENS)]
 
 
 def text_samples(model: Path, tokens: int) -> tuple[ShardManifest, list[StatesSample]]:
     """Return samples of documentation, with the model's states."""
-    from transformers import AutoTokenizer
-
-    from eagled.shards.backend_transformers import TransformersBackend
-    from eagled.shards.layers import plan_layers
-    from eagled.shards.target import read_target
-
-    target = read_target(model)
-    backend = TransformersBackend(
-        target, layers=plan_layers(target.n_layers), last="all", device="auto", dtype="bfloat16",
-        name=model.name, revision=None,
-    )  # fmt: skip
-    text = "\n".join(p.read_text(encoding="utf-8") for p in sorted((ROOT / "docs").glob("*.md")))
-    ids = np.asarray(AutoTokenizer.from_pretrained(model)(text)["input_ids"], np.int64)
-    ids = np.resize(ids, tokens)
+    backend = model_backend(model, "bfloat16")
     samples = []
-    for i, start in enumerate(range(0, tokens - 1, SAMPLE_TOKENS)):
-        part = ids[start : start + SAMPLE_TOKENS]
+    for i, part in enumerate(text_ids(model, tokens)):
         got = backend.capture([part])[0]
         mask = (np.arange(len(part)) >= len(part) // 2).astype(np.uint8)
         aux = got.aux[:-1].reshape(len(part) - 1, -1)
         samples.append(_sample(i, part.astype(np.int32), mask, aux, got.last[:-1]))
     return backend.manifest, samples
+
+
+def against_f32(model: Path, tokens: int) -> dict[str, dict[str, float]]:
+    """Return how far what is stored is from states that were computed and kept in float32.
+
+    `lossless` stands for `raw` too: both are those states rounded to bf16.
+    """
+    backend = model_backend(model, "float32")
+    found = [backend.reference(ids) for ids in text_ids(model, tokens)]
+    hidden = backend.manifest.hidden_size
+    parts = {
+        f"layer {k}": np.concatenate([r.boundaries[k] for r in found])
+        for k in backend.manifest.layers
+    }
+    parts["last"] = np.concatenate([r.last for r in found])
+    table = {}
+    for name, true in parts.items():
+        bits = round_bf16(np.ascontiguousarray(true))
+        fp8 = encode("fp8", bits, hidden)
+        assert fp8.scale is not None
+        codes = np.frombuffer(b"".join(fp8.chunks), np.uint8).reshape(bits.shape)
+        table[name] = {
+            f"{codec}_{what}": value
+            for codec, stored in (("lossless", bits), ("fp8", decode_fp8(codes, fp8.scale, hidden)))
+            for what, value in _distance(true, as_bf16(stored).float().numpy()).items()
+        }
+    return table
+
+
+def _distance(true: npt.NDArray[np.float32], got: npt.NDArray[np.float32]) -> dict[str, float]:
+    off, size = np.abs(got - true).astype(np.float64), np.abs(true).astype(np.float64)
+    return {
+        "median_relative_error": round(float(np.median(off[size > 0] / size[size > 0])), 6),
+        "rms_error_share": round(float(np.sqrt((off**2).sum() / (size**2).sum())), 6),
+    }
 
 
 def run_samples(state: Path) -> tuple[ShardManifest, list[StatesSample]]:
@@ -162,7 +213,13 @@ def plain_write(folder: Path, arrays: Sequence[Bits]) -> float:
 def packing(
     folder: Path, manifest: ShardManifest, samples: Sequence[StatesSample], rounds: int
 ) -> dict[str, Any]:
-    """Measure whole shards per codec on one core, and all cores, against a plain write."""
+    """Measure whole shards per codec on one core, and all cores, against a plain write.
+
+    The samples are taken again and again until the shard has a real size: what a small one waits
+    for is the disk's answer to a sync.
+    """
+    one = sum(s.aux.nbytes + s.last.nbytes for s in samples)
+    samples = list(samples) * -(-PACK_BYTES // one)
     arrays = [np.ascontiguousarray(a) for s in samples for a in (s.aux, s.last)]
     size = sum(a.nbytes for a in arrays) / MB
     cores = len(os.sched_getaffinity(0))
@@ -302,9 +359,13 @@ def drop_cache(folder: Path) -> None:
 def reading(
     folder: Path, manifest: ShardManifest, samples: Sequence[StatesSample]
 ) -> dict[str, Any]:
-    """Measure samples/s in random order, cold and warm, of each codec and of one file a sample."""
+    """Measure samples/s in random order, cold and warm, of each codec and of one file a sample.
+
+    Every state is copied once more, as a trainer does when it makes a batch: SpecForge's reader
+    only maps its files, and would be timed without reading anything.
+    """
     order = random.Random(0).sample(range(len(samples)), len(samples))
-    readers: dict[str, tuple[Path, Callable[[int], object]]] = {}
+    readers: dict[str, tuple[Path, Callable[[int], Any]]] = {}
     for codec in CODECS:
         place = folder / codec
         pack(place, manifest, StorePolicy(codec, codec, "all"), samples)
@@ -315,24 +376,34 @@ def reading(
     readers["one_file_a_sample"] = (files, lambda i: load(files / f"rows_0-2000/data_{i}.ckpt"))
     mb = sum(s.aux.nbytes + s.last.nbytes for s in samples) / MB
     table: dict[str, Any] = {"specforge_own_reader": own}
+    room = torch.empty(max(s.aux.size for s in samples), dtype=torch.bfloat16)
     for name, (place, read) in readers.items():
         drop_cache(place)
         for kind in ("cold", "warm"):
-            start = time.perf_counter()
+            start, cpu = time.perf_counter(), time.process_time()
             for i in order:
-                read(i)
-            seconds = time.perf_counter() - start
+                _into(room, read(i))
+            seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
             table[f"{name}_{kind}"] = {
                 "samples_per_s": round(len(order) / seconds, 1),
                 "mb_per_s": round(mb / seconds, 1),
+                "mb_per_cpu_s": round(mb / cpu, 1),
             }
     for kind in ("cold", "warm"):
         ours, theirs = (table[f"{n}_{kind}"] for n in ("raw", "one_file_a_sample"))
         table[f"ratio_{kind}"] = round(ours["samples_per_s"] / theirs["samples_per_s"], 2)
+        table[f"ratio_{kind}_by_cpu"] = round(ours["mb_per_cpu_s"] / theirs["mb_per_cpu_s"], 2)
     return table
 
 
-def specforge_reader() -> tuple[Callable[[Path], object], bool]:
+def _into(room: torch.Tensor, sample: Mapping[str, object]) -> None:
+    """Copy every state of a sample."""
+    for value in sample.values():
+        if isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16:
+            room[: value.numel()].copy_(value.reshape(-1))
+
+
+def specforge_reader() -> tuple[Callable[[Path], Any], bool]:
     """Return how SpecForge reads a file, and whether it is its own code."""
     sys.path.append(str(ROOT / ".peers-venv"))
     try:
@@ -380,6 +451,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="folder of the model whose states are made")
     parser.add_argument("--state", type=Path, help="state folder of a run that has shards")
     parser.add_argument("--tokens", type=int, default=32_768, help="tokens of text, with --model")
+    parser.add_argument("--f32-tokens", type=int, default=4096, help="of these, also in float32")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--device", default="", help="cuda: measure the encoders there as well")
     parser.add_argument("--folder", type=Path, default=ROOT / ".cache", help="where files are made")
@@ -397,6 +469,7 @@ def main() -> None:
             "tokens": sum(len(s.input_ids) for s in samples),
             "packing": packing(folder, manifest, samples, args.rounds),
             "codecs": coding(manifest, samples, args.rounds),
+            "against_f32": against_f32(args.model, args.f32_tokens) if args.model else None,
             "bytes_per_supervised_token": policies(folder, manifest, samples),
             "reading": reading(folder, manifest, samples),
         }
