@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,28 +27,33 @@ COMMAND = re.compile(r"(?:^|(?<=[|;&]\s)|(?<=\$\())eagled(?= |$)[^|;&>#\n]*", re
 TREE: Any = get_command(app)
 
 
-def _alarms() -> Iterator[tuple[str, str]]:
-    """Yield kind (before its colon) and level of every alarm in the daemon's code."""
+def _alarms() -> dict[str, str]:
+    """Return the levels of every alarm in the daemon's code by its kind, before the colon."""
+    levels: dict[str, set[str]] = defaultdict(set)
     for path in sorted((ROOT / "eagled").glob("daemon*.py")):
-        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        module = ast.parse(path.read_text(encoding="utf-8"))
+        names = _assigned(module.body)
+        for function in ast.walk(module):
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-                yield from _alarms_of(function)
+                inner = names | _assigned(ast.walk(function))
+                for kind, level in _raised(function, inner):
+                    levels[kind].add(level)
+    return {kind: ", ".join(sorted(found)) for kind, found in levels.items()}
 
 
-def _alarms_of(function: ast.AST) -> Iterator[tuple[str, str]]:
-    named = {
-        ast.unparse(node.targets[0]): node.value
-        for node in ast.walk(function)
-        if isinstance(node, ast.Assign)
-    }
+def _assigned(nodes: Iterable[ast.AST]) -> dict[str, ast.expr]:
+    return {ast.unparse(n.targets[0]): n.value for n in nodes if isinstance(n, ast.Assign)}
+
+
+def _raised(function: ast.AST, names: Mapping[str, ast.expr]) -> Iterator[tuple[str, str]]:
+    """Yield kind and level of each call of the alarm board."""
     for node in ast.walk(function):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
         on_board = ast.unparse(node.func.value).endswith("board")
         if on_board and node.func.attr in ("raise_", "keep"):
-            kind = node.args[0]
-            words = ast.unparse(named.get(ast.unparse(kind), kind)).lstrip("f").strip("\"'")
-            yield words.partition(":")[0], _level(node)
+            kind = names.get(ast.unparse(node.args[0]), node.args[0])
+            yield ast.unparse(kind).lstrip("f").strip("\"'").partition(":")[0], _level(node)
 
 
 def _level(call: ast.Call) -> str:
@@ -73,7 +79,7 @@ def test_every_alarm_is_in_the_runbook_with_its_level() -> None:
     """Each key that the daemon can raise has one row, and each row a key."""
     told = {row[0].strip("`"): row[1] for row in _table(ROOT / "docs/runbook.md", "alarm")}
 
-    assert dict(_alarms()) == told
+    assert _alarms() == told
 
 
 def test_every_row_of_the_runbook_says_what_to_do() -> None:
