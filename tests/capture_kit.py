@@ -71,11 +71,13 @@ class FakeCapture:
 
     Attributes:
         spool: where it writes.
-        mode: `good`; `plain` answers as a server without the plugin; `failed` leaves a note;
+        mode: `good`; `plain` answers as a server without the plugin; `other` as one with another
+            version of it; `failed` leaves a note;
             `lost` says complete and has no file; `short` and `flipped` damage the file;
             `late` answers `pending` and finishes the file `late_s` later; `down` is HTTP 503;
             `refused` is HTTP 400.
         late_s: see `late`.
+        full: requests that generate get no file, for want of room; passes do.
         served: rids of all passes.
         info: what /server_info says.
     """
@@ -83,6 +85,7 @@ class FakeCapture:
     spool: Path
     mode: str = "good"
     late_s: float = 0.2
+    full: bool = False
     served: list[str] = field(default_factory=list)
     info: dict[str, Any] = field(
         default_factory=lambda: {
@@ -105,6 +108,8 @@ class FakeCapture:
         meta: dict[str, Any] = {"id": rid, "prompt_tokens": len(ids)}
         if self.mode == "plain":
             meta["hidden_states"] = [[0.1, 0.2]]
+        elif self.mode == "other":
+            meta["hidden_states"] = {"eagled_capture": "eagled-capture-9", "state": "complete"}
         else:
             meta["hidden_states"] = self._capture(rid, ids).to_json()
         return 200, {"output_ids": [], "meta_info": meta}
@@ -117,7 +122,10 @@ class FakeCapture:
             "completion_tokens": len(ANSWER),
             "finish_reason": {"type": "stop", "matched": ANSWER[-1]},
         }
-        if asked and self.mode == "good":
+        if asked and self.full:
+            failed_path(self.spool, rid).write_text('{"error": "spool full"}')
+            meta["hidden_states"] = look(self.spool, rid).to_json()
+        elif asked and self.mode == "good":
             put_file(self.spool, rid, np.concatenate([ids, ANSWER]), len(ANSWER))
             meta["hidden_states"] = look(self.spool, rid).to_json()
         elif asked:

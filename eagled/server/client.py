@@ -63,6 +63,10 @@ NOT_CAPTURING = (
     "{url} does not write hidden states: it runs without eagled's plugin, or without its flags "
     "(docs/capture.md)"
 )
+OTHER_PLUGIN = (
+    "{url} writes hidden states in the form {theirs}, this eagled reads {ours}: install the same "
+    "version of eagled in SGLang's environment and here (docs/capture.md)"
+)
 SEARCH_S = 60.0  # between two searches for a load endpoint
 _NOT_FOUND = 404
 
@@ -145,8 +149,10 @@ class SglangClient:
         if reply.status == OK:
             return read_reply(reply.body, request, self._vocab_size, reply.connected_at)
         error = self._error(reply.status, reply.headers, reply.body, request)
-        if request.states and isinstance(error, ContentError) and not await self.captures():
-            raise FingerprintError(NOT_CAPTURING.format(url=self.url))
+        if request.states and isinstance(error, ContentError):
+            fault = await self.capture_fault()
+            if fault:
+                raise FingerprintError(fault)
         if again and isinstance(error, ContentError) and not _is_too_long(error):
             # perhaps the first sending did arrive and this one is refused as its double
             raise ReplyBrokenError(f"refused after it was sent again: {error.detail}")
@@ -286,8 +292,10 @@ class SglangClient:
             raise ReplyBrokenError("/generate gave no ids of its prompt")
         return tuple(int(row[1]) for row in rows)
 
-    async def captures(self) -> bool:
-        """Return whether the server writes hidden states; asked with a prompt of one token.
+    async def capture_fault(self) -> str:
+        """Return why the server writes no hidden states that we could read; empty if it does.
+
+        It is asked with a prompt of one token.
 
         Raises:
             RetryableError: the server could not be asked.
@@ -303,11 +311,20 @@ class SglangClient:
             if response.status == OK:
                 meta = _json_object("/generate", raw).get("meta_info")
                 receipt = meta.get("hidden_states") if isinstance(meta, dict) else None
-                return isinstance(receipt, dict) and receipt.get("eagled_capture") == FORMAT
+                return self._receipt_fault(receipt)
             error = self._error(response.status, response.headers, raw, None)
         if isinstance(error, ContentError):
-            return False  # it was not even started for hidden states
+            return NOT_CAPTURING.format(url=self.url)  # it was not even started for hidden states
         raise error
+
+    def _receipt_fault(self, receipt: object) -> str:
+        """Return what is wrong with what stands in a receipt's place."""
+        theirs = receipt.get("eagled_capture") if isinstance(receipt, dict) else None
+        if theirs == FORMAT:
+            return ""
+        if theirs is None:
+            return NOT_CAPTURING.format(url=self.url)
+        return OTHER_PLUGIN.format(url=self.url, theirs=printable(theirs, 40), ours=FORMAT)
 
     async def loads(self, timeout_s: float = INFO_TIMEOUT_S) -> Load | None:
         """Return the server's load; None when no endpoint of it tells one.

@@ -27,6 +27,11 @@ _BF16_BYTES = 2
 _ID_BYTES = 4
 _RID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 
+
+class OtherFormatError(ValueError):
+    """A file of another version of the plugin: whole perhaps, but not ours to read or remove."""
+
+
 State = Literal["complete", "pending", "failed", "aborted"]
 
 
@@ -161,6 +166,7 @@ def read_receipt(path: Path) -> Receipt:
     """Return the receipt that a complete file's header gives; its data is not read.
 
     Raises:
+        OtherFormatError: if another version of the plugin wrote it.
         ValueError: if the file is not a complete capture.
         OSError: if it cannot be read.
     """
@@ -172,7 +178,7 @@ def read_receipt(path: Path) -> Receipt:
     found = json.loads(head[_LENGTH_BYTES:])
     meta, states = found["__metadata__"], found["states"]
     if meta.get("format") != FORMAT:
-        raise ValueError(f"{path}: format {meta.get('format')!r}, expected {FORMAT!r}")
+        raise OtherFormatError(f"{path}: format {meta.get('format')!r}, expected {FORMAT!r}")
     end = DATA_START + int(found["input_ids"]["data_offsets"][1])
     if size != end:
         raise ValueError(f"{path}: {size} bytes, its header says {end}")

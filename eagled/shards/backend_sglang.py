@@ -162,10 +162,16 @@ class SglangBackend:
         reply = server.call("/generate", body, _REQUEST_S)
         meta = reply.get("meta_info")
         said = meta.get("hidden_states") if isinstance(meta, dict) else None
-        if not isinstance(said, dict) or said.get("eagled_capture") != FORMAT:
+        theirs = said.get("eagled_capture") if isinstance(said, dict) else None
+        if theirs is None:
             raise ServerUnavailableError(
-                f"{server.url} answered without a receipt: it runs without eagled's plugin, or "
-                "with another version of it (docs/capture.md)"
+                f"{server.url} answered without a receipt: it runs without eagled's plugin "
+                "(docs/capture.md)"
+            )
+        if theirs != FORMAT:
+            raise ServerUnavailableError(
+                f"{server.url} writes hidden states in the form {printable(theirs, 40)}, this "
+                f"eagled reads {FORMAT}: install the same version of eagled in both places"
             )
         return self._complete(rid, server)
 

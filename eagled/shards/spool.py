@@ -2,8 +2,9 @@
 
 Guarantee: a file is taken for a sample only if its ids are the sample's, all of them, and its
 states' checksum is right; a damaged file is removed and said so, which costs another pass and
-never a sample. Nothing is removed before it is released. Price: the header of each new file (4 KiB)
-once, the whole file with its checksum when it is used.
+never a sample; one that another version of the plugin wrote is left alone. Nothing is removed
+before it is released. Price: the header of each new file (4 KiB) once, the whole file with its
+checksum when it is used.
 Coupled: `eagled.sglang_plugin.spoolfile` has the format.
 """
 
@@ -17,7 +18,13 @@ from pathlib import Path
 import numpy as np
 
 from eagled.errors import ReplyBrokenError, ServerUnavailableError
-from eagled.sglang_plugin.spoolfile import DATA_START, FINAL_SUFFIX, Receipt, read_receipt
+from eagled.sglang_plugin.spoolfile import (
+    DATA_START,
+    FINAL_SUFFIX,
+    OtherFormatError,
+    Receipt,
+    read_receipt,
+)
 from eagled.shards.backend import Captured, Ids
 
 _log = logging.getLogger(__name__)
@@ -34,6 +41,7 @@ class Spool:
         self._hidden_size = hidden_size
         self._names: dict[str, _Key] = {}
         self._found: dict[_Key, list[Receipt]] = {}
+        self._foreign: set[str] = set()  # files of another version of the plugin, told of once
 
     def refresh(self) -> None:
         """Take note of new files, and forget those that are gone."""
@@ -49,6 +57,11 @@ class Spool:
         try:
             receipt = read_receipt(path)
         except FileNotFoundError:
+            return
+        except OtherFormatError as exc:
+            if path.name not in self._foreign:
+                self._foreign.add(path.name)
+                _log.warning("left alone: %s", exc)
             return
         except (OSError, ValueError, KeyError, TypeError) as exc:
             self._remove(path, f"not a whole captured file: {exc}")

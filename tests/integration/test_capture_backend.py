@@ -92,6 +92,7 @@ async def test_passes_and_one_pass_captures_give_the_same_shards(tmp_path: Path)
     ("mode", "words"),
     [
         ("plain", "without a receipt"),
+        ("other", "in the form eagled-capture-9, this eagled reads eagled-capture-1"),
         ("failed", "states were not captured: spool full"),
         ("lost", "did not come within"),
         ("short", "states were not captured: ValueError"),

@@ -22,7 +22,6 @@ from typing import Protocol
 from eagled.clock import Clock
 from eagled.config import GenerationConfig
 from eagled.errors import AuthError, EagledError, FingerprintError, RetryableError
-from eagled.server.client import NOT_CAPTURING
 from eagled.server.fingerprint import fingerprint
 from eagled.server.protocol import Load
 from eagled.server.wire import ConnectionLostError, NoConnectionError
@@ -204,8 +203,8 @@ class Monitor:
 
     async def _check_capture(self) -> None:
         """Raise FingerprintError if the run wants states and the server does not write them."""
-        if self._capturing and not await self.endpoint.client.captures():
-            raise FingerprintError(NOT_CAPTURING.format(url=self.endpoint.url))
+        if self._capturing and (fault := await self.endpoint.client.capture_fault()):
+            raise FingerprintError(fault)
 
     # -- coming back
 
