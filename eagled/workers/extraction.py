@@ -346,7 +346,7 @@ class Extraction:
             return  # stopping; a daemon that starts takes every claim back
 
     async def _reach(self, call: Callable[[], Awaitable[T]], *, insist: bool = False) -> T:
-        """Return what `call` gives, repeating it while the daemon is away.
+        """Return what `call` gives, repeating it while the daemon is away or its disk is full.
 
         Args:
             call: the call.
@@ -363,6 +363,10 @@ class Extraction:
                 if self._settings.once or self._is_stopping(insist=insist):
                     raise
                 _log.warning("daemon not reachable: %s", printable(exc))
+            except DiskError as exc:  # it did nothing, and can when there is room
+                if self._is_stopping(insist=insist):
+                    raise UnreachableError(f"the daemon cannot record it: {exc}") from exc
+                _log.warning("daemon cannot record it: %s", printable(exc))
             wait_s = RETRY_WAITS_S[min(tries, len(RETRY_WAITS_S) - 1)]
             tries += 1
             await (asyncio.sleep(wait_s) if self._stop.is_set() else self._pause(wait_s))

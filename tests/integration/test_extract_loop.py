@@ -20,6 +20,7 @@ from eagled.shards.scan import scan_shards
 from eagled.shards.verify import verify_shards
 from eagled.tokens import pack_ids
 from eagled.types import ExtractJob, ShardMember, ShardRecord
+from eagled.workers import extraction as extraction_module
 from eagled.workers.extraction import Extraction, ExtractSettings, drained
 from tests.unit.shards.doubles import Daemon, ToyBackend, make_job
 from tests.unit.shards.helpers import manifest
@@ -305,6 +306,32 @@ async def test_full_disk_while_appending(tmp_path: Path, monkeypatch: pytest.Mon
 
     assert [row[1:] for row in daemon.failed] == [("DiskError", False)] * 3
     check(daemon, tmp_path, range(4))
+
+
+@pytest.mark.fault("F72")
+@pytest.mark.parametrize("call", ["hello", "claim_extract", "commit_shard", "fail_extract"])
+async def test_a_daemon_whose_disk_is_full_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """What it cannot record it is told again until it can: no shard is lost, no worker ends."""
+    monkeypatch.setattr(extraction_module, "RETRY_WAITS_S", (0.0,))
+    daemon, backend = Daemon([make_job(n) for n in range(4)]), ToyBackend()
+    backend.broken = {int(open_jobs([make_job(2)], 300)[0][0].ids[0])}
+    real, left = getattr(daemon, call), iter(range(3))
+
+    async def refused_thrice(*args: Any, **kwargs: Any) -> Any:
+        for _ in left:
+            daemon.full = 1
+            break
+        return await real(*args, **kwargs)
+
+    monkeypatch.setattr(daemon, call, refused_thrice)
+    loop = await work(daemon, tmp_path, backend)
+
+    assert (daemon.full, next(left, "told again")) == (0, "told again")
+    assert [row[0] for row in daemon.failed] == [2]
+    check(daemon, tmp_path, [0, 1, 3])
+    assert loop.samples == 3
 
 
 async def test_temporary_files_removed_by_a_starting_daemon(tmp_path: Path) -> None:

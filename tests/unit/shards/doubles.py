@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from eagled.errors import UnreachableError
+from eagled.errors import DiskError, UnreachableError
 from eagled.shards.backend import Captured, Ids
 from eagled.shards.format import ShardManifest
 from eagled.tokens import make_uid, pack_ids
@@ -77,6 +77,7 @@ class Daemon:
         self.failed: list[tuple[int, str, bool]] = []
         self.claims = 0
         self.away = 0
+        self.full = 0  # calls that fail since its own disk is full
         self.lose_answers = 0
         self.before_commit: Callable[[], None] = lambda: None
         self.generating = 0
@@ -163,3 +164,6 @@ class Daemon:
         if self.away:
             self.away -= 1
             raise UnreachableError("nobody answers")
+        if self.full:
+            self.full -= 1
+            raise DiskError("q.db: the disk is full")
