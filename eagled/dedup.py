@@ -2,11 +2,13 @@
 
 Guarantee: `KeySet` holds 64-bit keys at 11 to 27 bytes each (10 million: under 300 MB at its
 largest, while it grows); `NearIndex` finds earlier texts whose estimated Jaccard similarity of
-word triples reaches the threshold, always the same ones for the same order of texts.
+word triples reaches the threshold, always the same ones for the same order of texts, and takes a
+few megabytes of memory for any number of them.
 Price: two different questions get the same 64-bit key with a chance of 3 in a million over 10
 million rows, and one of them is then left out. MinHash is an estimate (standard error 0.04 at a
-similarity of 0.8), and pairs close to the threshold can be missed. A signature takes 512 bytes on
-disk, its place in the index about 220 bytes of memory.
+similarity of 0.8), and pairs close to the threshold can be missed. A text takes 512 bytes of disk
+for its signature and at a threshold of 0.8 200 to 400 for its places in the index, 600 while that
+doubles (`near_disk_bytes`).
 Coupled: `workers/preparation/parts.py` stores keys and signatures in this form; another version
 of rensa's algorithm makes other signatures, so it is part of what names a prepared dataset.
 """
@@ -17,10 +19,13 @@ import os
 import re
 import struct
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 
+import numpy as np
+
+from eagled.bands import FULL, SLOT_BYTES, BandTable, nameless_file, write_at
 from eagled.errors import ArtifactError
 
 KEY_BYTES = 8
@@ -31,11 +36,11 @@ _SEED = 1
 _SHINGLE_WORDS = 3
 _LEAST_SHINGLES = 10  # a shorter text shares its few triples with others by chance
 _WORD = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|\\w+")  # CJK has no blanks
-_FULL = 0.65  # share of used places at which a table doubles
 _FIRST_BITS = 12
 _CHAIN = 8  # rows remembered under one band value; more are the same text anyway
 _BAND_ROWS = (16, 8, 4, 2)
 _RECALL = 0.9  # of the pairs exactly at the threshold that the bands have to find
+_Look = tuple[int, tuple[int, list[int]]]  # a mark, and what the table has for it
 _STRUCT = struct.Struct(f"<{SLOTS}I")
 
 
@@ -63,7 +68,7 @@ class KeySet:
             return False
         self._slots[place] = key or 1
         self._n += 1
-        if self._n > _FULL * len(self._slots):
+        if self._n > FULL * len(self._slots):
             self._grow()
         return True
 
@@ -112,9 +117,8 @@ def signature_of(texts: Iterable[str]) -> bytes | None:
 
 def similarity(one: bytes, other: bytes) -> float:
     """Return the estimated Jaccard similarity of two signatures."""
-    pairs = zip(_STRUCT.unpack(one), _STRUCT.unpack(other), strict=True)
-    equal = sum(1 for a, b in pairs if a == b)
-    return equal / SLOTS
+    equal = np.frombuffer(one, "<u4") == np.frombuffer(other, "<u4")
+    return int(np.count_nonzero(equal)) / SLOTS
 
 
 def band_rows(threshold: float) -> int:
@@ -125,100 +129,90 @@ def band_rows(threshold: float) -> int:
     return 1
 
 
-class NearIndex:
-    """Locality-sensitive index of signatures, which lie in a file and are read when needed.
+def near_disk_bytes(texts: int, threshold: float) -> int:
+    """Return the most disk that an index of so many texts takes, doubling included."""
+    rows = SLOTS // band_rows(threshold) * texts
+    table = int(rows / FULL) * 2 * SLOT_BYTES  # right after it has doubled
+    return SIGNATURE_BYTES * texts + table + table // 2
 
-    The file is scratch: it is emptied at the start and removed by `close`.
+
+class NearIndex:
+    """Locality-sensitive index of signatures; both lie in files and are read when needed.
+
+    The files are scratch and have no name: nothing of them is left when the process ends.
+
+    Raises (from every method):
+        DiskError: if the disk is full or failing.
     """
 
     def __init__(self, threshold: float, scratch: Path) -> None:
         self._threshold = threshold
         self._rows = band_rows(threshold)
         self._path = scratch
-        self._file = os.open(scratch, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+        self._file = nameless_file(scratch)
+        self._table = BandTable(scratch)
+        self._looked: tuple[bytes, list[_Look]] = (b"", [])
         self._n = 0
-        self._used = 0
-        self._slots = array("Q", bytes(8 << _FIRST_BITS))  # fingerprint << 32 | row + 1
-        self._mask = (1 << _FIRST_BITS) - 1
 
     def __len__(self) -> int:
         return self._n
 
+    @property
+    def disk_bytes(self) -> int:
+        """Size of both files."""
+        return os.fstat(self._file).st_size + self._table.disk_bytes
+
     def close(self) -> None:
-        """Remove the scratch file."""
+        """Give the space on disk back."""
         os.close(self._file)
-        self._path.unlink(missing_ok=True)
+        self._table.close()
 
     def find(self, signature: bytes) -> float | None:
         """Return the similarity to the most similar earlier text that reaches the threshold."""
-        rows = {row for band in self._bands(signature) for row in self._chain(band)[1]}
-        best = max((similarity(signature, self._read(row)) for row in rows), default=0.0)
+        found = (similarity(signature, self._read(row)) for row in self._candidates(signature))
+        best = max(found, default=0.0)
         return best if best >= self._threshold else None
 
     def near(self, signature: bytes) -> list[int]:
         """Return the earlier texts, by their place in the order of `add`, that reach it."""
-        rows = {row for band in self._bands(signature) for row in self._chain(band)[1]}
+        rows = self._candidates(signature)
         return sorted(r for r in rows if similarity(signature, self._read(r)) >= self._threshold)
 
     def add(self, signature: bytes) -> None:
         """Remember a text."""
-        os.pwrite(self._file, signature, self._n * SIGNATURE_BYTES)
-        self._n += 1
-        for band in self._bands(signature):
-            place, rows = self._chain(band)
+        write_at(self._file, signature, self._n * SIGNATURE_BYTES, self._path)
+        size, taken = self._table.size, set[int]()
+        for mark, found in self._look(signature):
+            void = found[0] in taken or size != self._table.size
+            place, rows = self._table.find(mark) if void else found
             if len(rows) < _CHAIN:
-                self._slots[place] = (band >> 32) << 32 | self._n
-                self._used += 1
-                if self._used > _FULL * len(self._slots):
-                    self._grow()
+                self._table.put(place, mark, self._n)
+                taken.add(place)
+        self._looked = (b"", [])
+        self._n += 1
 
-    def _bands(self, signature: bytes) -> Iterator[int]:
+    def _candidates(self, signature: bytes) -> set[int]:
+        """Return the rows that share a band; a foreign one is found out by its signature."""
+        return {row for _, (_, rows) in self._look(signature) for row in rows}
+
+    def _look(self, signature: bytes) -> list[_Look]:
+        """Return what each band's mark finds; for the last text without looking again."""
+        if self._looked[0] != signature:
+            looked = [(mark, self._table.find(mark)) for mark in self._marks(signature)]
+            self._looked = (signature, looked)
+        return self._looked[1]
+
+    def _marks(self, signature: bytes) -> Iterator[int]:
+        """Yield a 32-bit mark for each band."""
         width = 4 * self._rows
         for number, start in enumerate(range(0, SIGNATURE_BYTES, width)):
             digest = blake2b(
                 signature[start : start + width], digest_size=8, salt=number.to_bytes(8, "little")
             )
-            yield int.from_bytes(digest.digest(), "little")
-
-    def _chain(self, band: int) -> tuple[int, list[int]]:
-        """Return (first free place, rows) of a band value.
-
-        A fingerprint is 32 bits; a foreign row among the rows is found by its signature.
-        """
-        slots, mask, mark = self._slots, self._mask, band >> 32
-        place, rows = _start(mark, mask), []
-        while found := slots[place]:
-            if found >> 32 == mark:
-                rows.append((found & 0xFFFFFFFF) - 1)
-            place = (place + 1) & mask
-        return place, rows
+            yield int.from_bytes(digest.digest()[4:], "little")
 
     def _read(self, row: int) -> bytes:
         data = os.pread(self._file, SIGNATURE_BYTES, row * SIGNATURE_BYTES)
         if len(data) != SIGNATURE_BYTES:
             raise ArtifactError(f"{self._path} lost what was written to it: {len(data)} bytes")
         return data
-
-    def _grow(self) -> None:
-        old = self._slots
-        self._slots = array("Q", bytes(16 * len(old)))
-        self._mask = len(self._slots) - 1
-        for value in _in_order(old):
-            place = _start(value >> 32, self._mask)
-            while self._slots[place]:
-                place = (place + 1) & self._mask
-            self._slots[place] = value
-
-
-def _start(mark: int, mask: int) -> int:
-    """Spread a 32-bit fingerprint over a table of any size."""
-    return (mark * 0x9E3779B97F4A7C15 >> 20) & mask
-
-
-def _in_order(slots: Sequence[int]) -> Iterator[int]:
-    """Yield used places so that rows of one chain keep their order over the table's end."""
-    free = next(i for i, value in enumerate(slots) if not value)
-    for i in range(len(slots)):
-        value = slots[(free + i) % len(slots)]
-        if value:
-            yield value

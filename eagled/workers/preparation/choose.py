@@ -19,6 +19,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from typing import Any
 
 import zstandard
 
@@ -66,7 +67,6 @@ class Choice:
     def __init__(self, stage: Stage, ledger: Ledger) -> None:
         self._stage = stage
         self._ledger = ledger
-        self._parts = Parts(stage.folder, "choice")
         self._keep = int(stage.job.dataset.count * _SPARE_SHARE) + _SPARE_ROWS
         self._salt = str(stage.job.config.run.seed).encode()
         self._heap: list[tuple[int, int, int, int, int]] = []  # -ticket, -order, part, start, size
@@ -74,16 +74,19 @@ class Choice:
         self._refused: dict[int, Mapping[int, Refused]] = {}
         self.counts = Counts()
         self.passed = 0
-        for part in self._parts.done:
-            remember(ledger, part)
-            self._account(part.counts, part.extra["passed"])
-            for ticket, start, size in part.extra["tickets"]:
-                self._enter(ticket, part.number, start, size)
+        self._parts = Parts(stage.folder, "choice", self._seen)
 
     @property
     def parts(self) -> list[Part]:
         """The finished parts; each has a section `rejects`."""
         return self._parts.done
+
+    def _seen(self, part: Part, counts: Counts, extra: Mapping[str, Any]) -> None:
+        """Take in a part that an earlier run finished."""
+        remember(self._ledger, part)
+        self._account(counts, extra["passed"])
+        for ticket, start, size in extra["tickets"]:
+            self._enter(ticket, part.number, start, size)
 
     def run(self) -> None:
         """Look at what is left of the source."""

@@ -51,6 +51,11 @@ class Ledger:
         for folder in earlier if prep.duplicates == "all" else ():
             self._read(folder)
 
+    @property
+    def near_disk_bytes(self) -> int:
+        """Scratch space that the search for near duplicates takes."""
+        return 0 if self._near is None else self._near.disk_bytes
+
     def close(self) -> None:
         """Remove what lies on disk."""
         if self._near is not None:

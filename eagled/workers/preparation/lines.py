@@ -53,10 +53,8 @@ class LinePass:
         self._ledger = ledger
         self._before = before
         self._count = stage.job.dataset.count
-        self._parts = Parts(stage.folder, "lines")
-        self.counts = self._parts.counts()
-        for part in self._parts.done:
-            remember(ledger, part)
+        self.counts = Counts()
+        self._parts = Parts(stage.folder, "lines", self._seen)
 
     @property
     def parts(self) -> list[Part]:
@@ -88,6 +86,11 @@ class LinePass:
             self._save(part)
             raise
         self._write(part, last=True)
+
+    def _seen(self, part: Part, counts: Counts, _: Mapping[str, object]) -> None:
+        """Take in a part that an earlier run finished."""
+        self.counts.add(counts)
+        remember(self._ledger, part)
 
     def _add(self, part: _Open, done: Done) -> None:
         """Take in a chunk, up to the row that fills the count; rows behind it count nowhere."""

@@ -16,7 +16,7 @@ import json
 import re
 import struct
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -115,14 +115,12 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A finished part: its place, its counts, `last` if nothing follows, its sections by name."""
+    """A finished part: its place, `last` if nothing follows, its sections by name."""
 
     path: Path
     number: int
-    counts: Counts
     last: bool
     index: Mapping[str, tuple[int, int]]
-    extra: Mapping[str, Any]
 
     def section(self, name: str) -> bytes:
         """Return the bytes of a section."""
@@ -136,25 +134,25 @@ class Part:
             return file.read(size)
 
 
-class Parts:
-    """The parts of one kind in a building folder, in order."""
+Seen = Callable[[Part, Counts, Mapping[str, Any]], None]  # a part, its counts, its extras
 
-    def __init__(self, folder: Path, kind: str) -> None:
+
+class Parts:
+    """The parts of one kind in a building folder, in order.
+
+    `seen` is told each part that is there already; counts and extras are not kept, because those
+    of the thousand parts of a long source would take more memory than all else.
+    """
+
+    def __init__(self, folder: Path, kind: str, seen: Seen) -> None:
         self._folder = folder
         self._kind = kind
-        self.done: list[Part] = list(self._read_all())
+        self.done: list[Part] = list(self._read_all(seen))
 
     @property
     def finished(self) -> bool:
         """Whether the last part is there."""
         return bool(self.done) and self.done[-1].last
-
-    def counts(self) -> Counts:
-        """Return the counts of all parts together."""
-        total = Counts()
-        for part in self.done:
-            total.add(part.counts)
-        return total
 
     def write(
         self,
@@ -192,11 +190,13 @@ class Parts:
     def _path(self, number: int) -> Path:
         return self._folder / f"{self._kind}-{number:06}.part"
 
-    def _read_all(self) -> Iterator[Part]:
+    def _read_all(self, seen: Seen) -> Iterator[Part]:
         """Yield the whole parts; what lies behind the first bad one is removed."""
         number = 0
-        while (part := _read_part(self._path(number), number)) is not None:
+        while (whole := _read_part(self._path(number), number)) is not None:
+            part, counts, extra = whole
             number += 1
+            seen(part, counts, extra)
             yield part
             if part.last:
                 break
@@ -206,8 +206,8 @@ class Parts:
                 path.unlink()
 
 
-def _read_part(path: Path, number: int) -> Part | None:
-    """Return a part, None if it is missing or not what was written."""
+def _read_part(path: Path, number: int) -> tuple[Part, Counts, Mapping[str, Any]] | None:
+    """Return a part with its counts and extras, None if it is missing or not what was written."""
     try:
         with path.open("rb") as file:
             (size,) = _LENGTH.unpack(file.read(_LENGTH.size))
@@ -219,7 +219,8 @@ def _read_part(path: Path, number: int) -> Part | None:
                 digest.update(data)
         if digest.hexdigest() != header["sha256"]:
             return None
-        return _part_of(path, number, header, _LENGTH.size + size)
+        part = _part_of(path, number, header, _LENGTH.size + size)
+        return part, Counts.from_json(header["counts"]), dict(header["extra"])
     except (OSError, struct.error, ValueError, KeyError, TypeError):
         return None
 
@@ -229,5 +230,4 @@ def _part_of(path: Path, number: int, header: Mapping[str, Any], start: int) -> 
     for name, size in header["sections"].items():
         index[name] = (start, size)
         start += size
-    counts = Counts.from_json(header["counts"])
-    return Part(path, number, counts, header["last"], index, header["extra"])
+    return Part(path, number, header["last"], index)

@@ -15,6 +15,7 @@ from eagled.dedup import (
     NearIndex,
     band_rows,
     key_of,
+    near_disk_bytes,
     signature_of,
     similarity,
 )
@@ -130,8 +131,22 @@ def test_many_equal_texts_do_not_slow_the_index_down(tmp_path: Path) -> None:
     signature = _signature(_text(random.Random(1)))  # noqa: S311 - test data, seeded
     for _ in range(1000):
         index.add(signature)
-    longest = max(len(index._chain(band)[1]) for band in index._bands(signature))
+    longest = max(len(index._table.find(mark)[1]) for mark in index._marks(signature))
     found = index.find(signature)
     index.close()
 
     assert (8, 1.0) == (longest, found)
+
+
+def test_ten_million_texts_take_disk_and_no_memory(tmp_path: Path) -> None:
+    """By its arithmetic at most 12 GB at the default threshold; what is measured stays below it."""
+    rng = random.Random(13)  # noqa: S311 - test data, seeded
+    index = NearIndex(0.8, tmp_path / "scratch")
+    for n in range(1, 5001):
+        index.add(rng.randbytes(SIGNATURE_BYTES))
+        if n in (2600, 2700, 5000):  # before and after the table has doubled, and later
+            assert index.disk_bytes <= near_disk_bytes(n, 0.8)
+    index.close()
+
+    assert 512 + 394 + 197 == near_disk_bytes(1_000_000, 0.8) // 1_000_000 + 1
+    assert near_disk_bytes(10_000_000, 0.8) < 12 << 30
