@@ -192,7 +192,8 @@ def _files(rows: Sequence[Row], kind: int) -> dict[str, bytes]:
 class Maker:
     """Makes one dataset after the other."""
 
-    def __init__(self, seed: int = 5) -> None:
+    def __init__(self, seed: int = 5, rows: int = 12) -> None:
+        self._rows = rows
         self.world = World()
         self.shapes = _shapes()
         self.text = _Text(seed)
@@ -206,8 +207,9 @@ class Maker:
         words = words or self._names[self._n % len(self._names)]
         return f"org{self._n % 7}/{words}-{self._n:03}"
 
-    def pairs(self, n: int) -> list[tuple[str, str]]:
-        """Return questions with answers."""
+    def pairs(self, n: int = 0) -> list[tuple[str, str]]:
+        """Return questions with answers, as many as a dataset has."""
+        n = n or self._rows
         return [(self.text.question(), self.text.answer()) for _ in range(n)]
 
     def add(
@@ -224,7 +226,7 @@ class Maker:
     ) -> str:
         """Add a dataset of a shape; return its id."""
         found = name or self.name()
-        rows = [self.shapes[shape](q, a) | (columns or {}) for q, a in pairs or self.pairs(12)]
+        rows = [self.shapes[shape](q, a) | (columns or {}) for q, a in pairs or self.pairs()]
         header: Row = {"license": licence} if licence else {}
         files = _files(rows, self._n) | {"README.md": f"---\nx: y\n---\n{card}\n".encode()}
         made: Row = {
@@ -243,9 +245,9 @@ class Maker:
         return Truth(frozenset(SAME_READERS.get(shape, {shape})), **changes)
 
 
-def make_world(seed: int = 5, plain: int = 5) -> World:
-    """Return the datasets; `plain` is how many of each shape have nothing special."""
-    maker = Maker(seed)
+def make_world(seed: int = 5, plain: int = 5, rows: int = 12) -> World:
+    """Return the datasets: `plain` of each shape have nothing special, each has `rows`."""
+    maker = Maker(seed, rows)
     for shape in maker.shapes:
         for _ in range(plain):
             maker.add(shape)
@@ -287,7 +289,7 @@ def _add_natives(maker: Maker) -> None:
 
 def _add_copies(maker: Maker) -> None:
     for i, shape in enumerate(("openai", "alpaca", "sharegpt", "ultrachat-200k", "prompt") * 3):
-        pairs = maker.pairs(12)
+        pairs = maker.pairs()
         first = maker.add(shape, pairs=pairs, downloads=500_000)
         match i % 3:
             case 0:  # the same rows in other columns
@@ -316,7 +318,7 @@ def _add_licences(maker: Maker) -> None:
 
 def _add_swapped(maker: Maker) -> None:
     for shape in ("openai", "alpaca", "sharegpt", "instruction") * 2:
-        turned = [(a, q) for q, a in maker.pairs(12)]
+        turned = [(a, q) for q, a in maker.pairs()]
         maker.add(shape, pairs=turned, truth=maker.truth(shape, swapped=True))
 
 

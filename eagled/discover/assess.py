@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eagled.discover.facts import Facts, Found, Problem
-from eagled.discover.gate import Gate, HubFaultError, TimeUpError, status_of
+from eagled.discover.gate import Gate, HubFaultError, TimeUpError, is_transport, status_of
 from eagled.discover.hub import Card, HubSource
 from eagled.discover.licence import flags_of
 from eagled.discover.local import open_local
@@ -186,7 +186,7 @@ def _kind(exc: BaseException, facts: Facts) -> Problem | None:
         (status in _NOT_FOUND, Problem.GONE),
         (status in _REFUSED, _refused(exc)),
         (isinstance(exc, ArtifactError | ConfigError), Problem.BROKEN),
-        (_is_transport(exc), Problem.UNREACHABLE),
+        (isinstance(exc, ConnectionError | TimeoutError) or is_transport(exc), Problem.UNREACHABLE),
     )
     return next((kind for holds, kind in by_class if holds), None)
 
@@ -198,13 +198,6 @@ def _refused(exc: BaseException) -> Problem:
     gone = isinstance(exc, errors.RepositoryNotFoundError)
     gated = isinstance(exc, errors.GatedRepoError)
     return Problem.GONE if gone and not gated else Problem.GATED
-
-
-def _is_transport(exc: BaseException) -> bool:
-    """Say whether an error came from the connection, by the module of its class."""
-    if isinstance(exc, ConnectionError | TimeoutError):
-        return True
-    return type(exc).__module__.split(".")[0] in ("httpx", "httpx2", "httpcore", "httpcore2")
 
 
 def _causes(exc: BaseException) -> Iterator[BaseException]:

@@ -31,6 +31,10 @@ class HubFaultError(ConnectionError):
         self.status = status
 
 
+class HubLostError(ConnectionError):
+    """There is no connection, or it broke."""
+
+
 class TimeUpError(UnreachableError):
     """The time for this candidate is over, or everything was stopped."""
 
@@ -86,11 +90,12 @@ class Gate:
         from huggingface_hub.utils._http import default_client_factory
 
         def client() -> Any:  # noqa: ANN401 - a client of the HTTP library that the hub's client uses
-            made = default_client_factory()
+            made: Any = default_client_factory()
             hooks = made.event_hooks
             hooks["request"].append(self._before)
             hooks["response"].append(self._after)
             made.event_hooks = hooks
+            made.send = self._sender(made.send)
             return made
 
         huggingface_hub.set_client_factory(client)
@@ -99,14 +104,34 @@ class Gate:
         finally:
             huggingface_hub.set_client_factory(default_client_factory)
 
+    def _sender(self, send: Callable[..., _T]) -> Callable[..., _T]:
+        """Give errors of the connection a class that the client does not wait for by itself."""
+
+        def sent(*args: Any, **kwargs: Any) -> _T:  # noqa: ANN401 - as the HTTP library calls it
+            try:
+                return send(*args, **kwargs)
+            except Exception as exc:
+                if getattr(self._local, "patient", False) or not is_transport(exc):
+                    raise
+                raise HubLostError(str(exc) or type(exc).__name__) from exc
+
+        return sent
+
     @contextmanager
-    def within(self, seconds: float) -> Iterator[None]:
-        """Give what this thread does so much time."""
+    def within(self, seconds: float, *, patient: bool = False) -> Iterator[None]:
+        """Give what this thread does so much time.
+
+        Args:
+            seconds: the time.
+            patient: leave waiting for a lost connection to the client, which knows what it has.
+        """
         self._local.deadline = time.monotonic() + seconds
+        self._local.patient = patient
         try:
             yield
         finally:
             self._local.deadline = None
+            self._local.patient = False
 
     @contextmanager
     def unasked(self) -> Iterator[None]:
@@ -190,6 +215,11 @@ def status_of(exc: BaseException) -> int | None:
         return exc.status
     status = getattr(getattr(exc, "response", None), "status_code", None)
     return status if isinstance(status, int) else None
+
+
+def is_transport(exc: BaseException) -> bool:
+    """Say whether an error came from the connection, by the module of its class."""
+    return type(exc).__module__.split(".")[0] in ("httpx", "httpx2", "httpcore", "httpcore2")
 
 
 def _may_pass(exc: Exception) -> bool:

@@ -187,7 +187,7 @@ def _known(
 def _measure(config: Config, gate: Gate, *, ask: bool) -> tuple[Measure | None, str]:
     """Return the target's tokenizer, or why there is none here."""
     try:
-        with gate.within(_TOKENIZER_S) if ask else gate.unasked():
+        with gate.within(_TOKENIZER_S, patient=True) if ask else gate.unasked():
             return Measure(config), ""
     except (ConfigError, UnreachableError) as exc:
         cause = str(exc).splitlines()[0]

@@ -238,6 +238,15 @@ def test_a_hub_that_is_down_is_a_report_not_a_crash(tmp_path: Path) -> None:
     assert "503" in findings.failures[0]
 
 
+def test_no_hub_at_all_is_a_report_not_a_crash(tmp_path: Path) -> None:
+    """Where nobody listens, each search and each listed dataset is told as unreachable."""
+    options = Options(endpoint="http://127.0.0.1:9", categories=("coding",), target=TARGET)
+    findings = discover(_config(tmp_path), options, _quiet)
+
+    assert {"unreachable"} == {facts.problem for facts in _facts(findings).values()}
+    assert "refused" in findings.failures[0]
+
+
 def test_a_trickle_is_given_up_when_its_time_is_over(tmp_path: Path) -> None:
     """A file that comes byte by byte never ends a single read, so the time of the whole counts."""
     slow = HubRepo({"train.jsonl": b'{"prompt": "x"}\n' * 10_000}, drip=16)
