@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from eagled.discover.categories import chosen, default_text, load_categories
+from eagled.discover.facts import Problem
 from eagled.discover.gate import Gate, TimeUpError
 from eagled.discover.licence import flags_of
 from eagled.discover.native import native_of, target_pattern
@@ -148,3 +149,11 @@ def test_calls_are_tried_again_only_where_that_may_help() -> None:
             gate.ask(lambda kind=kind: fail(kind))  # type: ignore[misc] # bound at once
 
     assert [ConnectionError] * 3 + [ValueError, UnreachableError] == tried
+
+
+def test_the_page_names_every_problem_and_option() -> None:
+    """docs/discover.md explains each word that a report can show, and each option it needs."""
+    page = (Path(__file__).parents[3] / "docs/discover.md").read_text(encoding="utf-8")
+    missing = [problem.value for problem in Problem if f"`{problem.value}`" not in page]
+
+    assert [] == missing
