@@ -23,6 +23,7 @@ from eagled.daemon_workers import end_silent_workers
 from eagled.disk import Ballast, DiskLoad, DiskView, file_system, folder_bytes
 from eagled.errors import EagledError
 from eagled.history import HISTORY_EVERY_S, add_moment
+from eagled.limits import open_files
 from eagled.progress import Point
 from eagled.server.client import SglangClient
 from eagled.status import bytes_per_token, finished_of, held_of, status_line, tokens_left
@@ -31,6 +32,8 @@ from eagled.types import EventKind
 logger = logging.getLogger(__name__)
 TICK_S = 1.0
 DISK_EVERY_S = 5.0
+FILES_EVERY_S = 5.0
+FILES_SHARE = 0.9  # of the files that may be open
 SPOOL_SWEEP_EVERY_S = 300.0  # files that belong to nobody only take room
 SNAPSHOT_EVERY_S = 3.0
 LOADS_EVERY_S = 5.0
@@ -68,6 +71,7 @@ class Watch:
             ("desks", TICK_S, self._sweep),
             ("disk", DISK_EVERY_S, self._look_at_disk),
             ("spool", DISK_EVERY_S, self._look_at_spool),
+            ("files", FILES_EVERY_S, self._look_at_files),
             ("loads", LOADS_EVERY_S, self._ask_servers),
             ("progress", TICK_S, self._remember),
             ("alarms", TICK_S, self._judge),
@@ -125,6 +129,12 @@ class Watch:
         await self._tell_disk(run.disk)  # a full disk refuses it, so all else comes before
         if done:
             await run.store.add_event(EventKind.BALLAST, str(run.paths.ballast), done)
+
+    async def _look_at_files(self) -> None:
+        """Say that open files run out before nothing can be opened any more."""
+        used, most = open_files()
+        text = f"{used} of {most} files are open; beyond that no request and no call gets through"
+        self._run.board.keep("files", text, when=used > FILES_SHARE * most, level="error")
 
     async def _look_at_spool(self) -> None:
         """Let generation wait while too many states do, and remove what belongs to nobody."""

@@ -20,6 +20,8 @@ BASE_URL = "http://eagled"  # the host part is never looked up: the connection i
 MAX_SOCKET_PATH_BYTES = 107  # sun_path of Linux is 108 with its terminating zero
 CONNECT_TIMEOUT_S = 5.0
 CALL_TIMEOUT_S = 60.0  # the longest a control call may take; merge and claims name their own
+MAX_CONNECTIONS = 256  # at once; 64 text workers have three each, the rest is for people
+MAX_SCRAPERS = 16  # connections to the metrics port at once
 CLAIM_WAIT_S = 20.0  # longest the daemon holds a claim open when there is no work
 
 

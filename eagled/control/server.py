@@ -20,8 +20,9 @@ from aiohttp import web
 from eagled.artifacts import disk_error
 from eagled.control.calls import REPLIES, Replies, speak
 from eagled.control.context import CONTROL, Control
+from eagled.control.gate import Gate
 from eagled.control.peers import Access, doorkeeper
-from eagled.control.protocol import check_socket_path
+from eagled.control.protocol import MAX_CONNECTIONS, MAX_SCRAPERS, check_socket_path
 from eagled.control.routes import add_routes, metrics
 from eagled.control.work import add_work_routes
 from eagled.errors import ConfigError, EagledError
@@ -31,12 +32,12 @@ STOP_S = 1.0  # open calls and streams at shutdown
 _SOCKET_MODE = 0o600
 _GROUP_MODE = 0o660
 _NOBODY_ELSE = Access()
-_BACKLOG = 128
 
 
-def build_app(control: Control, access: Access) -> web.Application:
+def build_app(control: Control, access: Access, gate: Gate) -> web.Application:
     """Return the application that answers on the socket."""
-    app = web.Application(middlewares=[doorkeeper(access), speak], client_max_size=MAX_BODY_BYTES)
+    middlewares = [gate.count, doorkeeper(access), speak]
+    app = web.Application(middlewares=middlewares, client_max_size=MAX_BODY_BYTES)
     app[CONTROL] = control
     app[REPLIES] = Replies()
     add_routes(app)
@@ -59,16 +60,32 @@ async def serve_control(
         DiskError: if the folder cannot be written.
     """
     sock = bind_socket(path, access)
-    runner = web.AppRunner(build_app(control, access), shutdown_timeout=STOP_S, access_log=None)
+    gate = Gate(MAX_CONNECTIONS)
     try:
-        await runner.setup()
-        await web.SockSite(runner, sock, backlog=_BACKLOG).start()
-        async with _metrics_site(control, metrics_port):
+        async with (
+            _listening(build_app(control, access, gate), gate, sock),
+            _metrics_site(control, metrics_port),
+        ):
             yield
     finally:
-        await runner.cleanup()
         sock.close()
         _remove(path)
+
+
+@asynccontextmanager
+async def _listening(app: web.Application, gate: Gate, sock: sockets.socket) -> AsyncIterator[None]:
+    """Serve an application on a bound socket."""
+    runner = web.AppRunner(app, shutdown_timeout=STOP_S, access_log=None)
+    try:
+        await runner.setup()
+        assert runner.server is not None  # noqa: S101 - setup has made it
+        listener = await gate.listen(runner.server, sock)
+        try:
+            yield
+        finally:
+            listener.close()
+    finally:
+        await runner.cleanup()
 
 
 def _remove(path: Path) -> None:
@@ -100,16 +117,15 @@ async def _metrics_site(control: Control, port: int) -> AsyncIterator[None]:
     if not port:
         yield
         return
-    app = web.Application()
+    gate = Gate(MAX_SCRAPERS)
+    app = web.Application(middlewares=[gate.count])
     app[CONTROL] = control
     app.router.add_get("/metrics", metrics)
-    runner = web.AppRunner(app, shutdown_timeout=STOP_S, access_log=None)
-    try:
-        await runner.setup()
+    with sockets.socket() as sock:
+        sock.setsockopt(sockets.SOL_SOCKET, sockets.SO_REUSEADDR, 1)
         try:
-            await web.TCPSite(runner, "127.0.0.1", port).start()
+            sock.bind(("127.0.0.1", port))
         except OSError as exc:
             raise ConfigError(f"daemon.metrics_port = {port}: {exc.strerror}") from exc
-        yield
-    finally:
-        await runner.cleanup()
+        async with _listening(app, gate, sock):
+            yield

@@ -230,7 +230,7 @@ def test_more_lanes_than_open_files_are_refused(tmp_path: Path) -> None:
     )  # fmt: skip
 
     assert 78 == done.returncode, done.stderr
-    assert "10128 open files" in done.stderr
+    assert "10400 open files" in done.stderr
 
 
 def test_it_tells_systemd_what_it_does(tmp_path: Path) -> None:

@@ -56,9 +56,9 @@ def test_files_are_counted_by_lane_and_the_soft_limit_follows(
     monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
     monkeypatch.setattr(resource, "setrlimit", lambda _, new: limits.append(new))
 
-    assert 2 * 200 + 128 == needed_files(_config())
-    assert 528 == raise_file_limit(_config())
-    assert (528, 4096) == limits[-1]
-    assert 528 == raise_file_limit(_config(limit=100))
+    assert 2 * 200 + 256 + 16 + 128 == needed_files(_config())
+    assert 800 == raise_file_limit(_config())
+    assert (800, 4096) == limits[-1]
+    assert 800 == raise_file_limit(_config(limit=100))
     with pytest.raises(ConfigError, match="6128 open files"):
         raise_file_limit(_config(limit=3000))
