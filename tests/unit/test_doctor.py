@@ -60,5 +60,5 @@ def test_files_are_counted_by_lane_and_the_soft_limit_follows(
     assert 800 == raise_file_limit(_config())
     assert (800, 4096) == limits[-1]
     assert 800 == raise_file_limit(_config(limit=100))
-    with pytest.raises(ConfigError, match="6128 open files"):
+    with pytest.raises(ConfigError, match="6400 open files"):
         raise_file_limit(_config(limit=3000))
