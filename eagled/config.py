@@ -227,6 +227,8 @@ class DatasetConfig(_Section):
     turns: Literal["all", "last"] | Annotated[int, Field(ge=1)] = "all"
     """Answers taken of each conversation: all, the last one, or so many chosen by the run's seed;
     a recorded agent run of hundreds of turns is best cut to a few."""
+    max_per_task: int = Field(default=0, ge=0)
+    """Most recorded agent runs taken of one task, the first ones of the source; 0 takes all."""
     mode: Mode = Mode.REGENERATE
     """regenerate: the target answers; native: the answers are the target's own already."""
     count: int = Field(default=0, ge=0)

@@ -81,9 +81,10 @@ AGENTIC = Mix(
                 "swe-agent", "nebius/SWE-agent-trajectories", 10_000,
                 "80,036 runs, CC-BY-4.0, 1.1 GB. The answers are a Llama's, so one turn of each "
                 "run is asked again, behind the run as it was recorded; mostly for the long lane. "
+                "Tasks were run many times: four runs of each at most. "
                 "Made from issues like SWE-bench's: name its prompts in prep.exclude if that is "
                 "your benchmark.",
-                settings={"turns": 1},
+                settings={"turns": 1, "max_per_task": 4},
             ),
             MixEntry(
                 "deepswe", "SWE-Factory/DeepSWE-Agent-Kimi-K2-Trajectories-2.8K", 2_800,

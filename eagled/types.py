@@ -81,6 +81,7 @@ class RowReason(StrEnum):
     CONTROL_TEXT = "control_text"
     NOT_CHOSEN = "not_chosen"
     NEAR_DUPLICATE = "near_duplicate"
+    ENOUGH_RUNS = "enough_runs"
     OTHER_LANGUAGE = "other_language"
     NOT_MATCHING = "not_matching"
     OUTSIDE_LENGTH = "outside_length"

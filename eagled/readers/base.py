@@ -61,6 +61,7 @@ class RawRow:
         reasoning_field: the shape has a place for reasoning, filled or not.
         trajectory: a recorded agent run: blank answers make it useless, several runs of one task
             are no duplicates, and each of its turns stands for itself.
+        task: of a trajectory, what was to be done, if the row names it; else its question says so.
     """
 
     turns: tuple[RawTurn, ...]
@@ -69,6 +70,7 @@ class RawRow:
     flags: frozenset[str] = frozenset()
     reasoning_field: bool = False
     trajectory: bool = False
+    task: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,10 @@ def _read(row: Row) -> RawRow:
         turns.append(_turn(item, flags, after_call=after_call))
     if "exit_context" in text_of(row.get("exit_status"), "exit_status"):
         flags.add("exit_context")
-    return RawRow(tuple(turns), TOOLS, source_id_of(row), frozenset(flags), trajectory=True)
+    return RawRow(
+        tuple(turns), TOOLS, source_id_of(row), frozenset(flags), trajectory=True,
+        task=text_of(row.get("instance_id"), "instance_id") or None,
+    )  # fmt: skip
 
 
 def _turn(item: Row, flags: set[str], *, after_call: bool) -> RawTurn:

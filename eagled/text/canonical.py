@@ -83,6 +83,7 @@ def canonical(raw: RawRow, mode: Mode) -> Conversation:
         source_id=raw.source_id,
         mode=mode,
         trajectory=raw.trajectory,
+        task=raw.task,
     )
 
 

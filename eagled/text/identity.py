@@ -42,6 +42,15 @@ def question_key(conversation: Conversation) -> bytes:
     return make_uid("run", text, json.dumps(conversation.targets))
 
 
+def task_key(conversation: Conversation) -> bytes | None:
+    """Return the key of the task that a recorded agent run works on; None for anything else."""
+    if not conversation.trajectory:
+        return None
+    if conversation.task is not None:
+        return make_uid("task", conversation.task)
+    return dedup_key(conversation.messages)
+
+
 def conversation_uid(dataset: str, conversation: Conversation) -> bytes:
     """Return the 16-byte identity of a conversation inside its dataset.
 

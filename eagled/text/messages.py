@@ -90,6 +90,7 @@ class Conversation:
         source_id: the row's own id as text.
         mode: whose answers count.
         trajectory: a recorded agent run, whose turns each stand for themselves.
+        task: of a trajectory, the name of what was to be done, if the row has one.
     """
 
     messages: tuple[Message, ...]
@@ -99,6 +100,7 @@ class Conversation:
     source_id: str | None
     mode: Mode
     trajectory: bool = False
+    task: str | None = None
 
 
 def to_json(messages: Sequence[Message]) -> list[dict[str, Any]]:

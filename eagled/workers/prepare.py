@@ -174,6 +174,8 @@ def _order(config: Config, dataset: DatasetConfig, crew: Crew) -> _Order:
     facts = crew.facts(job)
     earlier = list(_earlier(config, dataset, root))
     inputs = {**_inputs(job, source, facts), **_comparisons(config, earlier)}
+    if dataset.max_per_task:  # else not named: what was prepared before there was a limit is right
+        inputs["runs of one task"] = dataset.max_per_task
     return _Order(job, source, facts, earlier, inputs, root / dataset.name)
 
 
@@ -354,16 +356,17 @@ def _passes(stage: Stage, earlier: Sequence[Path]) -> tuple[_First, LinePass]:
     """Choose (where rows are chosen by chance), then render."""
     prep = stage.job.config.prep
     dataset = stage.job.dataset
+    runs = dataset.max_per_task
     if not (dataset.shuffle and dataset.count):
-        with closing(Ledger(prep, earlier, stage.folder)) as ledger:
+        with closing(Ledger(prep, earlier, stage.folder, runs=runs)) as ledger:
             lines = LinePass(stage, ledger, Counts())
             lines.run(lambda skip: stage.rows(skip=skip))
         return _First(Counts()), lines
     unsigned = stage.job.config.model_copy(update={"prep": prep.model_copy(update={"near": "off"})})
-    with closing(Ledger(prep, earlier, stage.folder, near=False)) as ledger:
+    with closing(Ledger(prep, earlier, stage.folder, near=False, runs=runs)) as ledger:
         choice = Choice(replace(stage, job=Job(unsigned, dataset)), ledger)
         choice.run()
-    with closing(Ledger(prep, earlier, stage.folder)) as ledger:
+    with closing(Ledger(prep, earlier, stage.folder, runs=runs)) as ledger:
         lines = LinePass(stage, ledger, choice.counts)
         lines.run(lambda skip: choice.chosen(skip=skip))
     left_out = Counts(rows=choice.passed - lines.counts.rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import pytest
 
 from eagled.config import Config
 from eagled.dedup import key_of
-from eagled.errors import ArtifactError, ConfigError
+from eagled.errors import ArtifactError, ConfigError, UnreachableError
 from eagled.prepared import KEYS_NAME, NEAR_NAME, read_manifest, read_prepared
+from eagled.readers.sources import Source, SourceRow
+from eagled.workers.preparation import chunks, stage
 from eagled.workers.preparation.crew import LocalCrew
 from eagled.workers.preparation.ledger import read_keys
 from eagled.workers.prepare import PrepResult, prepare_dataset
@@ -207,6 +210,77 @@ def test_near_duplicates_are_reported_or_dropped(tmp_path: Path) -> None:
         "report": ([2, 2], ["2", "3"], []),
         "drop": ([1, 1], [], ["2", "3"]),
     } == outcome
+
+
+def _run(number: int, task: str | None, question: str = "Mend it.") -> dict[str, Any]:
+    """Return a recorded agent run; each number gives another one."""
+    turns = [
+        {"role": "system", "system_prompt": "Work.", "text": None},
+        {"role": "user", "text": question},
+        {"role": "ai", "text": f"Look.\n```\nls {number}\n```"},
+        {"role": "user", "text": f"file {number}"},
+        {"role": "ai", "text": "Done.\n```\nsubmit\n```"},
+    ]
+    return {"instance_id": task, "trajectory": turns, "exit_status": "submitted"}
+
+
+RUNS = [_run(n, task) for n, task in enumerate(["a", "b", "a", "a", "b", "a", "c"])] + [
+    _run(n, None, question) for n, question in enumerate(["Mend this.", "And this.", "Mend this."])
+]
+
+
+@pytest.mark.parametrize(
+    ("most", "kept"),
+    [
+        (0, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]),
+        (1, [0, 1, 6, 7, 8]),
+        (2, [0, 1, 2, 4, 6, 7, 8, 9]),
+        (3, [0, 1, 2, 3, 4, 6, 7, 8, 9]),
+    ],
+)
+@pytest.mark.parametrize("count", [0, 10])
+def test_few_runs_of_one_task_are_taken(
+    tmp_path: Path, most: int, kept: list[int], count: int
+) -> None:
+    """The first ones, by the row's task or else its question; the others have their reason."""
+    dataset = {"max_per_task": most, "turns": 1, "count": count, "shuffle": count > 0}
+    result = _one(tmp_path, RUNS, dataset=dataset)
+    inputs = read_manifest(result.folder).inputs
+
+    assert kept == sorted(line["row"] for line in lines_of(result.folder))
+    assert {"enough_runs": 10 - len(kept)} == {"enough_runs": 0, **result.rejected}
+    assert most == inputs.get("runs of one task", 0)
+    assert (most > 0) == ("runs of one task" in inputs)
+
+
+def test_runs_are_counted_over_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finished parts remember which tasks have enough runs: the result is that of a whole prep."""
+    monkeypatch.setattr(chunks, "CHUNK_ROWS", 2)
+    monkeypatch.setattr(stage, "PART_ROWS", 2)
+    source = write_jsonl(tmp_path / "s.jsonl", *RUNS)
+    settings = {"dataset": {"max_per_task": 2}}
+    [whole] = _prepare(toy_config(tmp_path / "whole", source, **settings))
+    config = toy_config(tmp_path / "cut", source, **settings)
+    real = Source.rows
+
+    def cut(self: Source, skip: int = 0) -> Iterator[SourceRow]:
+        for row in real(self, skip):
+            if row.number == 5:
+                raise UnreachableError("the hub stopped answering")
+            yield row
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Source, "rows", cut)
+        with pytest.raises(UnreachableError):
+            _prepare(config)
+    [mended] = _prepare(config)
+
+    assert {"enough_runs": 2} == whole.rejected
+    assert _files(whole.folder) == _files(mended.folder)
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def test_a_benchmark_prompt_in_other_words_around_it_is_left_out(tmp_path: Path) -> None:

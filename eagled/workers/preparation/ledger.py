@@ -15,6 +15,7 @@ from eagled.config import PrepConfig
 from eagled.dedup import SIGNATURE_BYTES, KeySet, NearIndex, key_of
 from eagled.errors import ArtifactError
 from eagled.prepared import KEYS_NAME, NEAR_NAME
+from eagled.tokens import make_uid
 from eagled.types import RowReason
 from eagled.workers.preparation.messages import Chunk, Passed, Refused, Screened, Verdict
 
@@ -25,21 +26,36 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """A question that entered the ledger; `signature` only if it entered the near index too."""
+    """A question that entered the ledger; `signature` only if it entered the near index too.
+
+    `run` is the key under which a limited task's run entered; `near`: it nearly equals an earlier
+    question.
+    """
 
     key: int
     signature: bytes | None
+    run: int | None = None
+    near: bool = False
 
 
 class Ledger:
     """The questions of this dataset and of those before it.
 
-    `near` False leaves near duplicates to a later pass.
+    `near` False leaves near duplicates to a later pass; `runs` is how many recorded runs of one
+    task are taken, 0 all.
     """
 
     def __init__(
-        self, prep: PrepConfig, earlier: Sequence[Path], building: Path, *, near: bool = True
+        self,
+        prep: PrepConfig,
+        earlier: Sequence[Path],
+        building: Path,
+        *,
+        near: bool = True,
+        runs: int = 0,
     ) -> None:
+        self._runs = runs
+        self._run_keys = KeySet()
         self._within = prep.duplicates != "off"
         self._drops = prep.near == "drop"
         self._seen = KeySet()
@@ -61,12 +77,14 @@ class Ledger:
         if self._near is not None:
             self._near.close()
 
-    def remember(self, key: int, signature: bytes | None) -> None:
-        """Take in a question of an earlier run of this prep."""
+    def remember(self, noted: Noted) -> None:
+        """Take in a question, for example of an earlier run of this prep."""
         if self._within:
-            self._seen.add(key)
-        if signature is not None and self._near is not None:
-            self._near.add(signature)
+            self._seen.add(noted.key)
+        if noted.signature is not None and self._near is not None:
+            self._near.add(noted.signature)
+        if noted.run is not None:
+            self._run_keys.add(noted.run)
 
     def judge(self, chunk: Chunk, screened: Screened) -> Verdict:
         """Return which of a chunk's rows repeat earlier ones, and take in the others."""
@@ -76,21 +94,36 @@ class Ledger:
         for place, row in enumerate(screened.rows):
             if isinstance(row, Refused):
                 continue
-            key = key_of(row.identity)
-            answer = self._exact(key, row.source_id)
-            if isinstance(answer, Refused):
-                refused[place] = answer
+            taken = self._take_in(row)
+            if isinstance(taken, Refused):
+                refused[place] = taken
                 continue
-            found = self._nearly(row)
-            if found is not None and self._drops:
-                refused[place] = self._near_refusal(found, row.source_id)
-                continue
-            if found is not None:
+            noted[place] = taken
+            if taken.near:
                 flags[place] = NEAR_FLAG
-            signature = row.signature if found is None and self._near is not None else None
-            self.remember(key, signature)
-            noted[place] = Noted(key, signature)
         return Verdict(refused, flags)
+
+    def _take_in(self, row: Passed) -> Noted | Refused:
+        key = key_of(row.identity)
+        repeated = self._exact(key, row.source_id)
+        if repeated is not None:
+            return repeated
+        found = self._nearly(row)
+        if found is not None and self._drops:
+            return self._near_refusal(found, row.source_id)
+        run = None if row.task is None else self._next_run(row.task)
+        if row.task is not None and run is None:
+            detail = f"{self._runs} runs of the same task are taken already"
+            return Refused(RowReason.ENOUGH_RUNS.value, detail, row.source_id)
+        signature = row.signature if found is None and self._near is not None else None
+        taken = Noted(key, signature, run, near=found is not None)
+        self.remember(taken)
+        return taken
+
+    def _next_run(self, task: bytes) -> int | None:
+        """Return the key of the next run of a task; None if enough are taken."""
+        keys = (key_of(make_uid("run", task, str(n))) for n in range(self._runs))
+        return next((key for key in keys if key not in self._run_keys), None)
 
     def noted(self, chunk: Chunk) -> Mapping[int, Noted]:
         """Return, once, what `judge` took in of a chunk, by the row's place."""

@@ -162,11 +162,12 @@ def _sections(parts: Sequence[Part], name: str) -> Iterator[bytes]:
 
 
 def _kept_keys(part: Part) -> bytes:
-    return pack_keys([key for key, _, kept in Questions.of(part).each() if kept])
+    return pack_keys([noted.key for noted, kept in Questions.of(part).each() if kept])
 
 
 def _kept_signatures(part: Part) -> bytes:
-    return b"".join(s for _, s, kept in Questions.of(part).each() if kept and s is not None)
+    kept = (noted for noted, kept in Questions.of(part).each() if kept)
+    return b"".join(noted.signature for noted in kept if noted.signature is not None)
 
 
 def _write(path: Path, pieces: Iterator[bytes]) -> str:

@@ -56,12 +56,14 @@ class Refused:
 class Passed:
     """A row that passed every rule that looks at it alone.
 
-    `identity` is the question's 16 bytes; `signature` its MinHash, where one was wanted and made.
+    `identity` is the question's 16 bytes; `signature` its MinHash, where one was wanted and made;
+    `task` the 16 bytes of an agent run's task, where runs of one are limited.
     """
 
     identity: bytes
     signature: bytes | None
     source_id: str | None
+    task: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from eagled.readers.base import source_id_of
 from eagled.readers.pick import pick
 from eagled.readers.sources import SourceRow
 from eagled.text.canonical import canonical
-from eagled.text.identity import conversation_uid, normalised, question_key
+from eagled.text.identity import conversation_uid, normalised, question_key, task_key
 from eagled.text.language import speaks
 from eagled.text.messages import Conversation, Role
 from eagled.text.rows import Candidate
@@ -46,8 +46,10 @@ class Screen:
             candidate = self._candidate(row)
         except RowRejectedError as exc:
             return refused(exc, source_id)
-        signature = self._signature(candidate.conversation) if self._signs else None
-        return candidate, Passed(candidate.dedup, signature, candidate.conversation.source_id)
+        conversation = candidate.conversation
+        signature = self._signature(conversation) if self._signs else None
+        task = task_key(conversation) if self._dataset.max_per_task else None
+        return candidate, Passed(candidate.dedup, signature, conversation.source_id, task)
 
     def _candidate(self, row: SourceRow) -> Candidate:
         if row.fault is not None:

@@ -17,7 +17,7 @@ from eagled.workers.preparation.progress import Teller
 
 PART_ROWS = 8192
 PART_CHARS = 1 << 24  # some ten seconds of work; a killed prep does the open part again
-_KEPT, _SIGNED = 1, 2  # bits of a question's mark in a part
+_KEPT, _SIGNED, _RUN = 1, 2, 4  # bits of a question's mark in a part
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +39,22 @@ class Stage:
 
 @dataclass(slots=True)
 class Questions:
-    """The questions of a part: keys, marks and signatures, in the order of the rows."""
+    """The questions of a part: keys, marks, signatures and runs, in the order of the rows."""
 
     keys: list[int] = field(default_factory=list)
     marks: bytearray = field(default_factory=bytearray)
     signatures: list[bytes] = field(default_factory=list)
+    runs: list[int] = field(default_factory=list)
 
     def add(self, noted: Noted, *, kept: bool) -> None:
         """Take in one question; `kept`: its row is in the result."""
         self.keys.append(noted.key)
-        self.marks.append((_KEPT if kept else 0) | (_SIGNED if noted.signature else 0))
+        mark = (_KEPT if kept else 0) | (_SIGNED if noted.signature else 0)
+        self.marks.append(mark | (0 if noted.run is None else _RUN))
         if noted.signature:
             self.signatures.append(noted.signature)
+        if noted.run is not None:
+            self.runs.append(noted.run)
 
     def sections(self) -> dict[str, bytes]:
         """Return the sections of a part."""
@@ -58,6 +62,7 @@ class Questions:
             "keys": pack_keys(self.keys),
             "marks": bytes(self.marks),
             "signatures": b"".join(self.signatures),
+            "runs": pack_keys(self.runs),
         }
 
     @classmethod
@@ -68,20 +73,25 @@ class Questions:
             data[start : start + SIGNATURE_BYTES] for start in range(0, len(data), SIGNATURE_BYTES)
         ]
         return cls(
-            list(unpack_keys(part.section("keys"))), bytearray(part.section("marks")), signatures
+            list(unpack_keys(part.section("keys"))),
+            bytearray(part.section("marks")),
+            signatures,
+            list(unpack_keys(part.section("runs"))) if "runs" in part.index else [],
         )
 
-    def each(self) -> Iterator[tuple[int, bytes | None, bool]]:
-        """Yield (key, signature or None, whether the row was kept)."""
-        signatures = iter(self.signatures)
+    def each(self) -> Iterator[tuple[Noted, bool]]:
+        """Yield each question, and whether its row was kept."""
+        signatures, runs = iter(self.signatures), iter(self.runs)
         for key, mark in zip(self.keys, self.marks, strict=True):
-            yield key, next(signatures) if mark & _SIGNED else None, bool(mark & _KEPT)
+            signature = next(signatures) if mark & _SIGNED else None
+            run = next(runs) if mark & _RUN else None
+            yield Noted(key, signature, run), bool(mark & _KEPT)
 
 
 def remember(ledger: Ledger, part: Part) -> None:
     """Give a ledger the questions of a part that an earlier run finished."""
-    for key, signature, _ in Questions.of(part).each():
-        ledger.remember(key, signature)
+    for noted, _ in Questions.of(part).each():
+        ledger.remember(noted)
 
 
 @dataclass(slots=True)
