@@ -9,8 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,7 +19,7 @@ from aiohttp import web
 
 ROOT = Path(__file__).parents[2]
 STATUS: dict[str, Any] = json.loads((ROOT / "tests/unit/tui/status.json").read_bytes())
-DEADLINE_S = 30.0  # the machine may be busy; a healthy run needs about two
+DEADLINE_S = 90.0  # the machine may be busy; a healthy run needs about two
 
 
 def wait_until(condition: Callable[[], bool], what: Callable[[], str]) -> None:
@@ -36,16 +36,25 @@ def wait_until(condition: Callable[[], bool], what: Callable[[], str]) -> None:
 
 
 class CannedDaemon:
-    """Serves one status over a unix socket in a thread of its own, and keeps what is posted."""
+    """Serves one status over a unix socket in a thread of its own, and keeps what is posted.
+
+    `change` is done to the status before each answer; `answers` makes those of other paths.
+    """
 
     def __init__(
-        self, socket: Path, change: Callable[[dict[str, Any]], None] | None = None
+        self,
+        socket: Path,
+        change: Callable[[dict[str, Any]], None] | None = None,
+        *,
+        document: dict[str, Any] | None = None,
+        answers: Mapping[str, Callable[[], object]] | None = None,
     ) -> None:
         self.socket = socket
         self.posts: list[tuple[str, Any]] = []
         self.n_status = 0
         self._change = change
-        self._document = json.loads(json.dumps(STATUS))
+        self._document = json.loads(json.dumps(document or STATUS))
+        self._answers = dict(answers or {})
         self._loop = asyncio.new_event_loop()
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, name="canned-daemon")
@@ -67,6 +76,10 @@ class CannedDaemon:
         }
         return web.Response(text=json.dumps(row) + "\n", content_type="application/x-ndjson")
 
+    async def _get(self, request: web.Request) -> web.Response:
+        answer = self._answers.get(request.path)
+        return web.json_response(answer() if answer is not None else {})
+
     async def _post(self, request: web.Request) -> web.Response:
         self.posts.append((request.path, await request.json()))
         return web.json_response({})
@@ -75,6 +88,7 @@ class CannedDaemon:
         app = web.Application()
         app.router.add_get("/v1/status", self._status)
         app.router.add_get("/v1/events", self._events)
+        app.router.add_get("/{path:.*}", self._get)
         app.router.add_post("/{path:.*}", self._post)
         runner = web.AppRunner(app)
         await runner.setup()
@@ -159,6 +173,20 @@ def tmux(folder: Path) -> Iterator[Tmux]:
 def top_command(socket: Path, *options: str) -> str:
     """Return the shell command that runs the screen."""
     return " ".join([sys.executable, "-m", "eagled.tui", "--socket", str(socket), *options])
+
+
+def process_of(*words: str) -> int:
+    """Return the id of the Python process whose command line has all `words`.
+
+    Raises:
+        AssertionError: if there is none.
+    """
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            found = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            if Path(found[0]).name.startswith("python") and set(words) <= set(found):
+                return int(entry.name)
+    raise AssertionError(f"no process runs {words}")
 
 
 def clean_environ(**more: str) -> dict[str, str]:

@@ -58,24 +58,6 @@ def test_watch_pause_quit(terminal: Tmux, tmp_path: Path) -> None:
 
 
 @needs_tmux
-def test_daemon_goes_and_comes_back(terminal: Tmux, tmp_path: Path) -> None:
-    """Without the daemon the numbers stay with their age; when it is back they are live."""
-    socket = tmp_path / "c.sock"
-    with CannedDaemon(socket):
-        terminal.start(top_command(socket), size=SMALL, environ=clean_environ())
-        terminal.wait_for("LIVE")
-    terminal.wait_for("DAEMON UNREACHABLE")
-    assert "48 808" in terminal.wait_for("STALE")
-
-    with CannedDaemon(socket):
-        terminal.wait_for("LIVE")
-        terminal.run("resize-window", "-t", "top", "-x", "160", "-y", "50")
-        terminal.wait_for("─ EXTRACTION ─")
-        terminal.press("C-c")
-        assert 0 == terminal.exit_code()
-
-
-@needs_tmux
 def test_starts_without_a_daemon(terminal: Tmux, tmp_path: Path) -> None:
     """The screen may be started before the daemon; it says what it waits for."""
     socket = tmp_path / "c.sock"
@@ -85,33 +67,6 @@ def test_starts_without_a_daemon(terminal: Tmux, tmp_path: Path) -> None:
         terminal.wait_for("LIVE")
         terminal.press("q")
         assert 0 == terminal.exit_code()
-
-
-@needs_tmux
-def test_no_colour_and_ascii(terminal: Tmux, tmp_path: Path) -> None:
-    """With NO_COLOR no colour code is sent; in a C locale only ASCII characters are."""
-    socket = tmp_path / "c.sock"
-    environ = clean_environ(
-        COLUMNS="70",
-        LINES="20",
-        NO_COLOR="1",
-        LANG="C",
-        LC_ALL="C",
-        PYTHONUTF8="0",
-        PYTHONCOERCECLOCALE="0",
-    )
-    with CannedDaemon(socket):
-        terminal.start(top_command(socket), size=LARGE, environ=environ)
-        terminal.wait_for("LIVE")
-        screen = terminal.wait_for("- EXTRACTION -")
-        codes = terminal.run("capture-pane", "-p", "-e", "-t", "top")
-        terminal.press("q")
-        assert 0 == terminal.exit_code()
-
-    coloured = re.findall(r"\x1b\[[0-9;]*\b(?:3[0-8]|4[0-8]|9[0-7])\b[0-9;]*m", codes)
-    assert [] == coloured
-    assert screen.isascii()
-    assert ">short" in screen
 
 
 def _plain(socket: Path, **environ: str) -> subprocess.CompletedProcess[str]:

@@ -26,7 +26,7 @@ _STATUS: dict[str, Any] = json.loads((HERE / "status.json").read_bytes())
 EVENTS: list[dict[str, Any]] = [
     json.loads(line) for line in (HERE / "events.jsonl").read_text("utf-8").splitlines()
 ]
-DEADLINE_S = 30.0  # of a condition; it comes about in milliseconds
+DEADLINE_S = 60.0  # of a condition; it comes about in milliseconds
 STILL_ROUNDS = 300  # of ten milliseconds: all that was to come has come
 AT_MS = int(_STATUS["at_ms"])
 
