@@ -18,6 +18,7 @@ from eagled.types import Answer, Fence, Finish, SampleState, TextVerdict
 from eagled.workers.generation import settle
 from tests.faults import fault_file
 from tests.servers.kit import (
+    DEADLINE_S,
     VOCAB,
     add_prompts,
     crashed_copy,
@@ -76,7 +77,7 @@ async def test_a_store_that_fails_stops_the_generator(
         monkeypatch.setattr(rig.store, "claim", claim)
         await rig.add([PROMPT])
         with pytest.raises(StoreError, match="gone"):
-            await asyncio.wait_for(rig.generator.failed(), 5)
+            await asyncio.wait_for(rig.generator.failed(), DEADLINE_S)
 
     assert server.seen()["sent"] == []
 

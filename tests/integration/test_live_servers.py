@@ -14,7 +14,7 @@ from eagled.errors import UsageError
 from eagled.server.client import SglangClient
 from eagled.types import SampleState
 from tests.daemon_kit import VOCAB, daemon, eagled, fill, look, write_config
-from tests.servers.kit import make_config, running, states, until
+from tests.servers.kit import DEADLINE_S, make_config, running, states, until
 from tests.servers.process import ServerProcess
 
 
@@ -66,7 +66,7 @@ async def test_a_removed_server_finishes_what_it_has(tmp_path: Path) -> None:
         async with running(tmp_path, config) as rig:
             await rig.add([[1, 2, i] for i in range(60)])
             await until(lambda: all(s.in_flight for s in rig.generator.metrics().servers))
-            await asyncio.wait_for(rig.generator.remove_server(first.url), 20.0)
+            await asyncio.wait_for(rig.generator.remove_server(first.url), DEADLINE_S)
             urls = [s.url for s in rig.generator.metrics().servers]
             done = await rig.settled(60)
             rows = await rig.store.samples(limit=100)
