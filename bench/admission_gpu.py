@@ -333,7 +333,7 @@ def plot(steps: Sequence[dict[str, Any]], path: Path) -> None:
         rate = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairs]
         name = "eagled, auto" if line["step"] == AUTO else f"bench_serving, C={line['step']}"
         axes.plot(at, rate, label=name, linewidth=2 if line["step"] == AUTO else 1)
-    axes.set(xlabel="seconds", ylabel="answer tokens/s (mean of 5 s)", ylim=(0, None))
+    axes.set(xlabel="seconds", ylabel="tokens/s, read and made (mean of 5 s)", ylim=(0, None))
     axes.legend()
     figure.savefig(path)
 

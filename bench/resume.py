@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import logging
 import os
 import random
 import re
@@ -124,6 +125,7 @@ def serve(port: int) -> None:
     }
     for path, body in fixed.items():
         app.router.add_get(path, _fixed(body))
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # clients are killed here
     web.run_app(app, host=HOST, port=port, print=None)
 
 
