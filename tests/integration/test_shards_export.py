@@ -265,7 +265,7 @@ def prepared_run(folder: Path) -> tuple[Any, Corpus, list[dict[str, Any]]]:
 
 
 def test_conversations_with_their_generated_answers(tmp_path: Path) -> None:
-    """Recorded questions, generated answers, as `datasets` reads them; nothing is invented."""
+    """Recorded questions, generated answers, as `datasets` and our own prep read them."""
     config, corpus, talk = prepared_run(tmp_path)
     result = export_messages(config, corpus, toy_renderer(), tmp_path / "out")
     lines = (tmp_path / "out" / "messages.jsonl").read_text(encoding="utf-8").splitlines()
@@ -283,6 +283,13 @@ def test_conversations_with_their_generated_answers(tmp_path: Path) -> None:
     body = conversation_of(json.dumps(line).encode(), lane_of=any_lane).body
     assert body is not None
     assert len(read_body(body).targets) == 2
+    # and back: as a native dataset they give the same messages, with answers to train on
+    again = toy_config(tmp_path / "again", path, dataset={"mode": "native"})
+    prepare_all(again, ())
+    (native,) = lines_of(tmp_path / "again" / "datasets" / "d")
+    answers = [toy_renderer().decode(turn["output_ids"]) for turn in native["turns"]]
+    assert native["messages"] == messages
+    assert ["It is four." in answers[0], "Five." in answers[1]] == [True, True]
 
 
 def test_parquet_has_ids_masks_and_text(tmp_path: Path) -> None:

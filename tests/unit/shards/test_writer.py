@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import io
 import json
 import os
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,13 +19,14 @@ import torch
 from safetensors.torch import load_file
 
 from eagled.errors import ArtifactError, DiskError
+from eagled.shards import codecs
 from eagled.shards import writer as writer_module
 from eagled.shards.container import map_arrays, read_container
-from eagled.shards.format import SHARD_FORMAT, LastPolicy, read_shard_header
+from eagled.shards.format import SHARD_FORMAT, Codec, LastPolicy, read_shard_header
 from eagled.shards.scan import scan_shards
 from eagled.shards.writer import ShardWriter, rewrite_metadata
 from tests.faults import fault_file
-from tests.unit.shards.helpers import HIDDEN, LAYERS, manifest, sample, write_shard
+from tests.unit.shards.helpers import HIDDEN, LAYERS, manifest, random_bits, sample, write_shard
 
 _DISK_ROOM = 4096
 
@@ -323,3 +326,28 @@ def test_files_removed_under_a_large_shard(tmp_path: Path, monkeypatch: pytest.M
         writer.finish()
 
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("codec", ["raw", "lossless", "fp8"])
+def test_memory_stays_at_a_few_pieces_however_long_a_sample_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: Codec
+) -> None:
+    """Twice the rows need no more memory than the pieces in flight, with two threads."""
+    monkeypatch.setattr(codecs, "PIECE_BYTES", 1 << 16)
+    monkeypatch.setattr(codecs, "BLOCK_BYTES", 1 << 13)
+    plan = dataclasses.replace(manifest(), hidden_size=512, codec=codec)
+    peaks = []
+    for rows in (1000, 2000):
+        aux = random_bits(np.random.default_rng(rows), (rows, 3 * 512))
+        item = dataclasses.replace(
+            sample(1, 3, rows - 2), aux=aux, last=np.zeros((rows - 2, 512), np.uint16)
+        )
+        writer = ShardWriter(tmp_path, plan, threads=2)
+        tracemalloc.start()
+        writer.append(item)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        writer.discard()
+
+    assert max(peaks) < 12 << 16 < item.aux.nbytes // 4
+    assert peaks[1] < 1.5 * peaks[0]
