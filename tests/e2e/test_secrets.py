@@ -39,7 +39,7 @@ def _printed(config: Path, socket: Path) -> str:
     commands = (
         ("config", "--show"), ("config", "--show", "--json"), ("status", "--json"),
         ("events", "--json"), ("failures", "--json"), ("doctor", "--json"), ("samples", "--json"),
-        ("report", "--json"), ("report",),
+        ("report", "--json"), ("report",), ("db", "backup"), ("db", "check", "--json"),
     )  # fmt: skip
     said = [eagled(*c, "--config", str(config), cwd=config.parent) for c in commands]
     api = [
@@ -67,6 +67,7 @@ def test_a_planted_key_is_found_nowhere(tmp_path: Path) -> None:
     assert "Fatal Python error: Aborted" in process.log
     assert "SECRET" in process.log, "the echoed key did reach the log, as a sign"
     assert [] == _files_with_key(tmp_path)
+    assert 1 == len(list((tmp_path / "state/backups").glob("q-v*.db"))), "a copy was searched, too"
     assert KEY not in said
 
 
