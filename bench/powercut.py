@@ -65,6 +65,7 @@ CUTS_A_RUN = 20  # cuts taken from one recorded run
 TRANSACTIONS = 30  # of one recorded run
 SYNC = {"OFF": 0, "NORMAL": 1, "FULL": 2}
 _VFS = "eagled-powercut"
+_NOW_MS = 1_800_000_000_001
 
 
 @dataclass(frozen=True, slots=True)
@@ -481,7 +482,7 @@ def _went_back(paths: StatePaths) -> bool:
 def _reopen(paths: StatePaths, recording: Recording, acked: dict[int, Acked], tally: Tally) -> int:
     found = inspect(paths)
     with closing(connect(paths.database, "rw")) as conn:
-        opened = open_database(paths, conn, found, 1_800_000_000_001, lambda _: None)
+        opened = open_database(paths, conn, found, _NOW_MS, _NOW_MS, lambda _: None)
         opened.stamp.close()
         lost = sum(_is_lost(conn, entry) for entry in acked.values())
         if conn.execute("PRAGMA integrity_check").fetchall() != [("ok",)]:

@@ -139,7 +139,8 @@ class Daemon:
         stack.enter_context(StateLock(paths.lock))
         self._go_on("opening the database")
         self._notifier.extend(START_EXTEND_S)
-        store = await Store.open(paths, clock=self._clock, create=True)
+        wait_s = config.generation.retry_max_s
+        store = await Store.open(paths, clock=self._clock, create=True, longest_wait_s=wait_s)
         stack.push_async_callback(_bounded, store.close(), STORE_CLOSE_S, "closing the database")
         self._go_on("checking shards")
         await store.sync_lanes(_lane_rows(config), lane_of=lane_chooser(config, []))

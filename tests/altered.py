@@ -33,6 +33,13 @@ class MovedClock(SystemClock):
         return super().now_ms() + round(float(Path(os.environ[OFFSET_ENV]).read_text()) * 1000)
 
 
+def move_clock(offset: Path, seconds: float) -> None:
+    """Set by how much the clock of a daemon is off; it may read the file at any moment."""
+    new = offset.with_suffix(".new")
+    new.write_text(str(seconds))
+    new.replace(offset)
+
+
 def moved_clock() -> None:
     """Give the daemon a clock that the test sets."""
     vars(daemon)["SystemClock"] = MovedClock

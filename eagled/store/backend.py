@@ -29,6 +29,7 @@ from eagled.store.opening import (
     require_present,
 )
 from eagled.store.ops.base import Tx
+from eagled.store.ops.generation import RETRY_CLAMP_MS
 from eagled.store.stamp import StampState
 from eagled.store.transaction import AnyOp, Batch, roll_back, run_batch
 
@@ -195,6 +196,7 @@ async def open_writer(
     backup: Callable[[int], None],
     *,
     create: bool,
+    longest_wait_s: float,
 ) -> tuple[WriteBackend, Opened]:
     """Inspect, open and recover the database; `stack` closes what was opened.
 
@@ -206,7 +208,9 @@ async def open_writer(
     found: Inspection = await asyncio.to_thread(inspect, paths)
     conn = await open_connection(stack, lambda: connect(paths.database, "rw"))
     raw = conn._conn  # noqa: SLF001 - used in its own thread only
-    opened = await in_thread(conn, open_database, paths, raw, found, clock.now_ms(), backup)
+    now_ms = clock.now_ms()
+    latest_ms = now_ms + min(RETRY_CLAMP_MS, round(longest_wait_s * 1000))
+    opened = await in_thread(conn, open_database, paths, raw, found, now_ms, latest_ms, backup)
     backend = WriteBackend(conn, opened, clock, paths.database)
     stack.callback(backend.close_stamp)
     return backend, opened

@@ -35,7 +35,6 @@ from eagled.store.executor import (
 )
 from eagled.store.migrate import migrate, require_ours
 from eagled.store.ops.base import Tx, write_event
-from eagled.store.ops.generation import RETRY_CLAMP_MS
 from eagled.store.records import Recovery
 from eagled.store.stamp import Stamp, StampState, read_stamp
 from eagled.store.transaction import roll_back
@@ -261,6 +260,7 @@ def open_database(
     conn: sqlite3.Connection,
     found: Inspection,
     now_ms: int,
+    latest_ms: int,
     backup: Callable[[int], None],
 ) -> Opened:
     """Make a fresh connection ready: pragmas, migrations, new epoch, recovery, stamp.
@@ -270,6 +270,7 @@ def open_database(
         conn: a connection of this thread; the caller closes it, also on errors.
         found: what `inspect` said.
         now_ms: wall clock, UTC milliseconds.
+        latest_ms: when the last retry that waits is due at the latest.
         backup: called with the old schema version before a migration.
 
     Raises:
@@ -282,7 +283,7 @@ def open_database(
         set_pragmas(db, WRITER_PRAGMAS)
         migrate(db, before=backup)
         epoch = max(found.meta.epoch, old.epoch if old else 0) + 1
-        recovery = _recover(db, found, epoch, now_ms)
+        recovery = _recover(db, found, epoch, now_ms, latest_ms)
         stamp = open_stamp(paths, read_meta(db), now_ms, both=old is None)
     return Opened(db, stamp, found.meta.lineage, epoch, recovery)
 
@@ -302,7 +303,7 @@ def open_stamp(paths: StatePaths, meta: Meta, now_ms: int, *, both: bool) -> Sta
     return stamp
 
 
-def _recover(db: Executor, found: Inspection, epoch: int, now_ms: int) -> Recovery:
+def _recover(db: Executor, found: Inspection, epoch: int, now_ms: int, latest_ms: int) -> Recovery:
     """Start a new epoch and queue again what was in flight, in one transaction."""
     clean = not found.checked
     db.sql("BEGIN IMMEDIATE")
@@ -310,7 +311,7 @@ def _recover(db: Executor, found: Inspection, epoch: int, now_ms: int) -> Recove
         in_flight = [Fence(*row) for row in db.rows("in_flight")]
         requeued = db.run("recover_generating", {"now": now_ms})
         released = db.run("recover_extracting", {"now": now_ms})
-        db.run("clamp_retries", {"latest": now_ms + RETRY_CLAMP_MS})
+        db.run("clamp_retries", {"latest": latest_ms})
         db.run("new_epoch", {"epoch": epoch})
         crash_point("during_recovery")
         if requeued or released or not clean:

@@ -25,6 +25,7 @@ from eagled.store.feed import Feed, Subscription
 from eagled.store.opening import Opened, rid
 from eagled.store.ops import change, control, enqueue, extract, generation, text
 from eagled.store.ops.base import Op
+from eagled.store.ops.generation import RETRY_CLAMP_MS
 from eagled.store.records import (
     AddResult,
     CounterRow,
@@ -96,11 +97,19 @@ class Store:
         self.stale_completions = 0
 
     @classmethod
-    async def open(cls, paths: StatePaths, *, clock: Clock, create: bool = False) -> Store:
+    async def open(
+        cls,
+        paths: StatePaths,
+        *,
+        clock: Clock,
+        create: bool = False,
+        longest_wait_s: float = RETRY_CLAMP_MS / 1000,
+    ) -> Store:
         """Open the database of a state directory whose `StateLock` the caller holds.
 
         Checks, migrates and recovers it first. With `create` an empty one is made where nothing
-        ever was. On an error every connection is closed again.
+        ever was. No retry waits longer than `longest_wait_s` from now, whatever the clock did
+        meanwhile. On an error every connection is closed again.
 
         Raises:
             StoreError: if it is absent, foreign, newer, damaged or behind its stamp.
@@ -108,7 +117,9 @@ class Store:
         """
         async with AsyncExitStack() as stack:
             backup = migration_backup(paths)
-            backend, opened = await open_writer(stack, paths, clock, backup, create=create)
+            backend, opened = await open_writer(
+                stack, paths, clock, backup, create=create, longest_wait_s=longest_wait_s
+            )
             status = await ReadBackend.open(stack, paths.database)
             bulk = await ReadBackend.open(stack, paths.database)
             work = await ReadBackend.open(stack, paths.database)
