@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 EVERY_S = 5.0
@@ -62,6 +62,7 @@ class Progress:
 
     def __init__(self, before: Before | None = None) -> None:
         self._before = before or Before()
+        self._holds = False  # whether anything was held in the whole span
         self._points: deque[Point] = deque(maxlen=_KEEP)
 
     def due(self, now: float) -> bool:
@@ -70,26 +71,36 @@ class Progress:
 
     def add(self, point: Point) -> None:
         """Remember a point."""
-        self._points.append(point)
+        rates = {lane: round(rate, 2) for lane, rate in point.out_rates.items()}
+        self._points.append(replace(point, out_rates=rates))
+        self._holds = any(p.held for p in self._points)
 
     def out_history(self, lane: str) -> list[float]:
         """Return answer tokens a second of a lane, oldest first, one every `EVERY_S` seconds."""
-        now = [round(point.out_rates.get(lane, 0.0), 2) for point in self._points]
+        now = [point.out_rates.get(lane, 0.0) for point in self._points]
         return [*self._before.histories.get(lane, ()), *now][-_KEEP:]
 
     def finish_rate(self, key: str) -> float | None:
         """Return samples finished a second in a lane or dataset, while nobody held it."""
-        grown, seconds = 0, 0.0
-        for a, b in pairwise(self._points):
-            if key not in a.held:
-                grown += b.finished.get(key, 0) - a.finished.get(key, 0)
-                seconds += b.at - a.at
+        grown, seconds = self._finished(key)
         before = self._before.rates.get(key)
         if before is None:
             return grown / seconds if seconds >= _LEAST_S and grown > 0 else None
         weight = _BEFORE_S * max(0.0, 1 - seconds / SPAN_S)
         rate = (max(0, grown) + before * weight) / (seconds + weight)
         return rate if rate > 0 else None
+
+    def _finished(self, key: str) -> tuple[int, float]:
+        """Return how many were finished, in how many seconds, while nobody held the key."""
+        if not self._holds and self._points:
+            first, last = self._points[0], self._points[-1]
+            return last.finished.get(key, 0) - first.finished.get(key, 0), last.at - first.at
+        grown, seconds = 0, 0.0
+        for a, b in pairwise(self._points):
+            if key not in a.held:
+                grown += b.finished.get(key, 0) - a.finished.get(key, 0)
+                seconds += b.at - a.at
+        return grown, seconds
 
     def extract_rate(self) -> float | None:
         """Return samples extracted a second."""
