@@ -56,7 +56,7 @@ def _before_migration(config: Path, _server: ServerProcess) -> dict[SampleState,
     state = config.parent / "state"
     state.mkdir()
     make_old(state, 1)
-    return {SampleState.REJECTED: 1}  # its ids are beyond this model's vocabulary
+    return {SampleState.FAILED: 1}  # its ids are beyond this model's vocabulary
 
 
 POINTS = {
