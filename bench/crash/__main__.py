@@ -42,6 +42,8 @@ _LIFE_S = (0.05, 1.2)  # from the socket's first answer to the kill
 _LONG_LIFE_S = (2.0, 5.0)  # of every tenth, so that shards are committed between kills
 _OPEN_STATES = (0, 1, 2, 3, 4, 6)
 _FLYING = (1,)
+_TO_ANSWER = (0, 1, 2, 6)
+_ANSWERED = (3, 4, 5)
 _PER_KILL = {"canned": 90, "sim": 90, "sglang": 15}  # conversations, so that some are left
 _VICTIMS = ("both", "both", "daemon", "server")
 _LOAD_S = 300.0  # until requests are in flight; real SGLang takes minutes on a busy machine
@@ -71,15 +73,22 @@ def kill_loop(world: World, kills: int, rng: random.Random, *, with_server: bool
         if number % 5:  # every fifth kill may hit the start itself
             _wait_for_answer(world)
             if with_server:
-                wait_until(lambda: _count(world, _FLYING) > 0, _LOAD_S, "request in flight")
+                wait_until(lambda: _busy(world), _LOAD_S, "request in flight")
         time.sleep(rng.uniform(*(_LIFE_S if number % 10 else _LONG_LIFE_S)))
         tally.in_flight += _count(world, _FLYING)
         _kill(world, tally, rng.choice(_VICTIMS) if with_server else "daemon")
         _report(tally, world)
-        if _count(world, _OPEN_STATES) == 0 and number > 0:
+        if _all_done(world):
             sys.stdout.write("all samples are done before all kills were: use more samples\n")
             break
     return tally
+
+
+def _busy(world: World) -> bool:
+    """Return whether requests are in flight, or nothing is left to send."""
+    if _count(world, _FLYING):
+        return True
+    return _count(world, _ANSWERED) > 0 and _count(world, _TO_ANSWER) == 0
 
 
 def _kill(world: World, tally: Tally, victims: str) -> None:
@@ -97,7 +106,7 @@ def drain(world: World) -> None:
     world.engine.start()
     world.start_daemon()
     _wait_for_answer(world)
-    wait_until(lambda: _count(world, _OPEN_STATES) == 0, _DRAIN_S, "end of the work")
+    wait_until(lambda: _all_done(world), _DRAIN_S, "end of the work")
     world.command("merge")
     world.command("verify")
     code = world.stop_daemon(_START_S)
@@ -139,13 +148,22 @@ def _connects(world: World) -> bool:
 
 
 def _count(world: World, states: tuple[int, ...]) -> int:
+    marks = ",".join("?" * len(states))
+    return _number(world, f"SELECT count(*) FROM sample WHERE state IN ({marks})", states)  # noqa: S608 - only marks
+
+
+def _all_done(world: World) -> bool:
+    """Return whether every prepared sample is in the queue, and settled."""
+    whole = _number(world, "SELECT count(*) FROM dataset WHERE complete = 1")
+    return bool(whole) and _count(world, _OPEN_STATES) == 0
+
+
+def _number(world: World, query: str, parameters: tuple[int, ...] = ()) -> int:
     if not world.state.database.exists():
         return 0
-    marks = ",".join("?" * len(states))
-    query = f"SELECT count(*) FROM sample WHERE state IN ({marks})"  # noqa: S608 - only marks
     with closing(sqlite3.connect(f"file:{world.state.database}?mode=ro", uri=True)) as db:
         try:
-            return int(db.execute(query, states).fetchone()[0])
+            return int(db.execute(query, parameters).fetchone()[0])
         except sqlite3.OperationalError:  # killed before the schema was there
             return 0
 

@@ -1,4 +1,7 @@
-"""The crash harness, short: what the daemon acknowledges it keeps, over a few SIGKILLs."""
+"""The crash harness, short: what the daemon acknowledges it keeps, over a few SIGKILLs.
+
+They take the daemon, the simulated server, or both at once.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,11 @@ def test_a_few_kills_lose_and_double_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Four kills under load, then everything is finished and compared by an outsider."""
-    held = kill_test(tmp_path / "w", kills=4, conversations=100, seed=7, mean_ms=150)
+    held = kill_test(
+        tmp_path / "w", kills=4, conversations=150, seed=9, mean_ms=150, kind="sim",
+        with_server=True,
+    )  # fmt: skip
+    said = capsys.readouterr().out
 
-    assert held
-    assert "kills=4 " in capsys.readouterr().out
+    assert held, said
+    assert "kills=4 of_server=3 of_both=2 " in said
