@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from eagled.train.checkpoint import checkpoints, load_checkpoint
 from tests.faults import fault_file
@@ -68,6 +69,16 @@ def two_processes(folder: Path, *args: str) -> None:
     subprocess.run(command, check=True, env=environment(), timeout=_DEADLINE_S, capture_output=True)
 
 
+def assert_same_weights(folder: Path) -> None:
+    """Assert that both processes hold the same weights, bit for bit, and the checkpoint's."""
+    ours, theirs = (load_file(folder / f"rank-{rank}.safetensors") for rank in (0, 1))
+    last = load_checkpoint(checkpoints(folder / "checkpoints")[-1]).tensors
+
+    assert set(ours) == set(theirs)
+    assert all(torch.equal(weight, theirs[name]) for name, weight in ours.items())
+    assert all(torch.equal(weight, last[f"model.{name}"]) for name, weight in ours.items())
+
+
 @pytest.mark.slow
 def test_two_processes_do_what_one_does_with_two_batches(tmp_path: Path) -> None:
     """The first step has the same rows, loss and gradient norm as both batches in one process."""
@@ -85,6 +96,7 @@ def test_two_processes_do_what_one_does_with_two_batches(tmp_path: Path) -> None
     for key in ("loss", "grad_norm"):
         assert pytest.approx(one[0][key], rel=1e-4) == two[0][key]
     assert pytest.approx(one[-1]["loss"], rel=1e-2) == two[-1]["loss"]
+    assert_same_weights(tmp_path / "two")
 
 
 @pytest.mark.slow
@@ -103,3 +115,4 @@ def test_a_process_without_data_adds_nothing(tmp_path: Path) -> None:
     assert [line["tokens"] for line in one] == [line["tokens"] for line in two]
     for ours, theirs in zip(one, two, strict=True):
         assert pytest.approx(ours["loss"], rel=1e-4) == theirs["loss"]
+    assert_same_weights(tmp_path / "two")

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
 
 from eagled.config import TrainConfig
 from eagled.train.data import MemorySource
@@ -30,7 +31,10 @@ def main(folder: str, kind: str = "even", batches: str = "1") -> None:
     config = TrainConfig.model_validate(settings)
     team = Team.join("cpu")
     run = RunSpec(Path(folder), config, 3, geometry(), vocabulary(), {"corpus": "c1"})
-    Trainer(run, team, target_ends(), MemorySource(samples)).run()
+    trainer = Trainer(run, team, target_ends(), MemorySource(samples))
+    trainer.run()
+    weights = {name: weight.detach() for name, weight in trainer.head.named_parameters()}
+    save_file(weights, Path(folder) / f"rank-{team.rank}.safetensors")
     team.leave()
 
 
