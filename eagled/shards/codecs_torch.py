@@ -37,9 +37,12 @@ def encode_fp8(states: torch.Tensor, layers: int) -> tuple[torch.Tensor, torch.T
     """
     rows, width = states.shape
     values = states.float().view(rows, layers, width // layers)  # [rows, L, D]
-    peak = values.abs().amax(dim=2, keepdim=True)
-    scale = peak.clamp_min(MIN_PEAK) / E4M3_MAX
-    codes = (values / scale).clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
+    # without the sign, bf16 bits are in the order of the numbers
+    size = (states.view(torch.int16) & 0x7FFF).view(values.shape)
+    peak = size.amax(dim=2, keepdim=True).view(torch.bfloat16).float()
+    scale = peak.clamp_min_(MIN_PEAK) / E4M3_MAX
+    # the largest quotient is 448 or the next float32, which rounds to it
+    codes = values.div_(scale).to(torch.float8_e4m3fn)
     return codes.view(rows, width), scale[:, :, 0]
 
 
