@@ -78,7 +78,8 @@ class IndependentDraft:
         return self.weights[f"{name}.weight"]
 
     def _norm(self, x: Tensor, name: str) -> Tensor:
-        size = (x.pow(2).mean(-1, keepdim=True) + self.config["rms_norm_eps"]).rsqrt()
+        eps = float(self.config["rms_norm_eps"])
+        size = (x.pow(2).mean(-1, keepdim=True) + eps).rsqrt()
         return x * size * self._w(name)
 
     def _heads(self, name: str, z: Tensor) -> Tensor:
