@@ -33,6 +33,10 @@ UNSEEN = (
     "not checked: the layers. The head sees the final state only, so wrong layers would pass; "
     "compare them with a stock server (--stock, docs/capture.md) before a long run"
 )
+NOTHING = (
+    "nothing was checked: there is no reference, no output head in the target's safetensors files "
+    "and no stock server (--stock, docs/capture.md)"
+)
 _OF_TARGET = "of the target"
 _OF_STOCK = "that stock SGLang gives for this run's layers"
 
@@ -210,8 +214,8 @@ def summary(findings: Iterable[SampleFinding]) -> tuple[bool, list[str]]:
     shares = [f.agreement for f in findings if f.agreement is not None]
     if shares:
         lines.append(f"head of {LAST}: {min(shares):.0%} of a greedy answer's tokens first")
-    if shares and not any(name != LAST for name in by_name):
-        lines.append(UNSEEN)
+    if not any(name != LAST for name in by_name):
+        lines.append(UNSEEN if findings else NOTHING)
     problems = [f"sample {f.sample}: {p}" for f in findings for p in f.problems]
     good = bool(findings) and not problems
     return good, [*lines, *problems, "verdict: " + ("good" if good else "do not start this run")]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from eagled.errors import ArtifactError, ConfigError, ReplyBrokenError
-from eagled.hidden_check import UNSEEN, SampleFinding, judge_stock, summary
+from eagled.hidden_check import NOTHING, UNSEEN, SampleFinding, judge_stock, summary
 from eagled.hidden_stock import StockStates, ask_stock, load_stock, save_stock
 from eagled.shards.backend import Captured
 from eagled.shards.backend_sglang import CaptureServer
@@ -148,6 +148,8 @@ def test_a_head_check_alone_says_that_layers_were_not_looked_at() -> None:
     assert UNSEEN in summary([head])[1]
     assert UNSEEN in summary([head, SampleFinding("of stock", 24, final)])[1]
     assert UNSEEN not in summary([head, SampleFinding("of stock", 24, chunks)])[1]
+    good, lines = summary([])
+    assert (False, NOTHING) == (good, lines[0])
 
 
 def test_what_is_kept_is_read_back(target: TargetFacts, tmp_path: Path) -> None:
