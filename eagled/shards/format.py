@@ -41,7 +41,6 @@ from eagled.shards.container import NUMPY_DTYPE, Container, read_container
 
 SHARD_FORMAT = "eagled-shard/1"  # raw and untrimmed: what every version reads
 SHARD_FORMAT_2 = "eagled-shard/2"  # with codecs, or cut samples
-_OURS = "eagled-shard/"
 _READ = (SHARD_FORMAT, SHARD_FORMAT_2)
 SHARD_SUFFIX = ".safetensors"
 PLAIN_DTYPES: dict[str, str] = {

@@ -37,6 +37,7 @@ class Ring:
         self._lease_ms = lease_ms
         self._shards: dict[str, set[str]] = {}  # name -> who released it
         self._consumers: dict[str, _Consumer] = {}
+        self._lapsed: dict[str, set[str]] = {}  # what expired consumers held: they may yet say so
 
     @property
     def shards(self) -> tuple[str, ...]:
@@ -46,12 +47,13 @@ class Ring:
     def put(self, names: Iterable[str]) -> None:
         """Take the shards that there are, oldest first; others are forgotten."""
         self._shards = {name: self._shards.get(name, set()) for name in names}
-        for consumer in self._consumers.values():
-            consumer.held &= set(self._shards)
+        for held in (*(c.held for c in self._consumers.values()), *self._lapsed.values()):
+            held.intersection_update(self._shards)
 
     def register(self, name: str, now_ms: int) -> None:
         """Begin: what an earlier process of this name held is handed out again."""
         self._consumers[name] = _Consumer(now_ms)
+        self._lapsed.pop(name, None)
 
     def lease(self, name: str, n: int, now_ms: int) -> list[str]:
         """Hand out up to `n` shards that the consumer neither holds nor released, oldest first.
@@ -71,13 +73,16 @@ class Ring:
     def release(self, name: str, shards: Iterable[str], now_ms: int) -> int:
         """Note that a consumer is done with shards; return how many of them are still there.
 
+        One that was away for too long may still release what it held.
+
         Raises:
             UsageError: if a shard that is there was never leased to it.
         """
         consumer = self._consumers.setdefault(name, _Consumer(now_ms))
         consumer.seen_ms = now_ms
         there = [shard for shard in shards if shard in self._shards]
-        strange = [s for s in there if s not in consumer.held and name not in self._shards[s]]
+        had = consumer.held | self._lapsed.get(name, set())
+        strange = [s for s in there if s not in had and name not in self._shards[s]]
         if strange:
             raise UsageError(f"{name!r} does not hold {strange[0]!r}; it leases before it releases")
         for shard in there:
@@ -88,6 +93,7 @@ class Ring:
     def leave(self, name: str) -> None:
         """Forget a consumer: it is no longer waited for."""
         self._consumers.pop(name, None)
+        self._lapsed.pop(name, None)
 
     def expire(self, now_ms: int) -> list[str]:
         """Forget consumers that were not heard of for the lease time; return their names."""
@@ -97,7 +103,7 @@ class Ring:
             if now_ms - consumer.seen_ms > self._lease_ms
         ]
         for name in gone:
-            del self._consumers[name]
+            self._lapsed.setdefault(name, set()).update(self._consumers.pop(name).held)
         return gone
 
     def free(self) -> list[str]:

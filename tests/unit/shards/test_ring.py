@@ -58,6 +58,18 @@ def test_an_expired_consumer_is_not_waited_for() -> None:
     assert r.free() == ["a"]
 
 
+def test_an_expired_consumer_may_still_release_what_it_held() -> None:
+    """A trainer that was busy for longer than its lease has read its shards all the same."""
+    r = ring("a", "b")
+    r.lease("slow", 1, 0)
+    assert r.expire(LEASE + 1) == ["slow"]
+    assert r.release("slow", ["a"], LEASE + 2) == 1
+
+    assert r.free() == ["a"]
+    with pytest.raises(UsageError, match="does not hold 'b'"):
+        r.release("slow", ["b"], LEASE + 3)
+
+
 def test_leases_are_handed_out_once_and_again_to_a_new_process() -> None:
     """The same shard is not given twice, until the consumer registers anew."""
     r = ring("a", "b", "c")

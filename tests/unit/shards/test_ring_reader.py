@@ -31,6 +31,8 @@ class Disk:
         self.log: list[str] = []
         self.moments = 0
         self.kill_at = -1
+        self.forgetful = False
+        self.now_ms = 0
 
     def moment(self, what: str) -> None:
         """Note a moment; the trainer is killed at one of them."""
@@ -44,16 +46,19 @@ class Disk:
         call, name = path.rpartition("/")[2], str(body["consumer"])
         self.moment(f"{call} {','.join(body.get('shards', []))}".strip())
         reply: dict[str, Any] = {}
+        if self.forgetful:  # every call comes after the end of the last lease
+            self.ring.expire(self.now_ms)
+            self.now_ms += 5000
         if call == "register":
-            self.ring.register(name, 0)
+            self.ring.register(name, self.now_ms)
         elif call == "lease":
             there = self.ring.shards
             fresh = [self.coming.pop(0) for _ in range(self.cap - len(there)) if self.coming]
             self.ring.put([*there, *fresh])
-            names = self.ring.lease(name, body["max"], 0)
+            names = self.ring.lease(name, body["max"], self.now_ms)
             reply = {"shards": [{"name": n, "path": f"/s/{n}"} for n in names]}
         elif call == "release":
-            self.ring.release(name, body["shards"], 0)
+            self.ring.release(name, body["shards"], self.now_ms)
             self.gone += self.ring.free()
             self.ring.put([n for n in self.ring.shards if n not in self.gone])
         else:
@@ -125,3 +130,13 @@ def test_every_moment_of_a_run_was_one_to_be_killed_at() -> None:
         train(disk, every=2)
 
         assert disk.learnt == NAMES, disk.log
+
+
+def test_a_trainer_slower_than_its_lease_reads_nothing_twice() -> None:
+    """What it was given again after its lease ran out is not read again, and goes in the end."""
+    disk = Disk(cap=3)
+    disk.forgetful = True
+    train(disk, every=2)
+
+    assert disk.learnt == NAMES
+    assert sorted(disk.gone) == list(NAMES)
