@@ -212,6 +212,17 @@ def test_near_duplicates_are_reported_or_dropped(tmp_path: Path) -> None:
     } == outcome
 
 
+def test_rows_with_one_id_are_two_rows(tmp_path: Path) -> None:
+    """An id that stands twice in a source names nothing: what was asked decides."""
+    rows = [_ask("same", "Why is the sky blue?"), _ask("same", "Why is the grass green?")]
+    result = _one(tmp_path, [*rows, rows[0]])
+    lines = lines_of(result.folder)
+
+    assert [("same", 0), ("same", 1)] == [(line["source_id"], line["row"]) for line in lines]
+    assert 2 == len({line["uid"] for line in lines})
+    assert {"duplicate": 1} == result.rejected
+
+
 def _run(number: int, task: str | None, question: str = "Mend it.") -> dict[str, Any]:
     """Return a recorded agent run; each number gives another one."""
     turns = [

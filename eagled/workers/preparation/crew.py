@@ -2,7 +2,8 @@
 
 Guarantee: whatever the number of processes, the judge sees the chunks in their order and the
 results come out in their order; a killed process raises `WorkerLostError` and nothing is returned
-for its chunks. At most `_WINDOW` chunks are in flight at a process, so memory is bounded.
+for its chunks. A process has at most `_LEAST` chunks in flight, or `_MOST` light ones, so memory is
+bounded, and there is work for it while a finished part is written and synced.
 Processes start when `begin` says so, all at the same time, or when there is work for them: a small
 dataset has one.
 `LocalCrew` does the same in this process, for a caller that has the renderer already.
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
     from eagled.text.render import Renderer
     from eagled.workers.preparation.workbench import Workbench
 
-_WINDOW = 3  # one being rendered, one screened ahead, one on its way
+_LEAST = 3  # one being rendered, one screened ahead, one on its way
+_MOST, _LIGHT_CHARS = 8, 1 << 21  # of short rows: half a second of work
 _END_S = 5.0  # a process that does not end when its pipe closes is terminated
 Judge = Callable[[Chunk, Screened], Verdict | None]
 
@@ -123,6 +125,14 @@ class _Worker:
             self.pipe.send(message)
         except (BrokenPipeError, ConnectionResetError) as exc:
             raise self.lost() from exc
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another chunk may be sent."""
+        if len(self.open) < _LEAST:
+            return True
+        weight = sum(item.chunk.weight for item in self.open.values())
+        return len(self.open) < _MOST and weight < _LIGHT_CHARS
 
     def receive(self) -> tuple[str, int, Any]:
         try:
@@ -242,9 +252,11 @@ class ProcessCrew:
     def _with_room(self) -> _Worker | None:
         """Return the least busy process with room; a new one when all have enough."""
         least = min(self._workers, key=lambda worker: len(worker.open), default=None)
-        if least is not None and len(least.open) < _WINDOW:
+        if least is not None and len(least.open) < _LEAST:
             return least
-        return self._start() if len(self._workers) < self._size else None
+        if len(self._workers) < self._size:
+            return self._start()
+        return least if least is not None and least.has_room else None
 
     def _collect(self) -> None:
         """Wait for at least one message and take all that are there."""
