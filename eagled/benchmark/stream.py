@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -155,6 +155,22 @@ class StreamClient:
         return Answer(
             tuple(reply.output), reply.cause, pace.first_s, pace.gap_s, speculation_of(meta)
         )
+
+    async def states_width(self, prompt: Sequence[int]) -> int | None:
+        """Return how wide the hidden states are that the server gives; None if it gives none."""
+        assert self._session is not None, "used outside its context"  # noqa: S101 - a bug, not input
+        body = {"input_ids": list(prompt), "return_hidden_states": True,
+                "sampling_params": {"max_new_tokens": 1, "temperature": 0}}  # fmt: skip
+        data = orjson.dumps(body)
+        try:
+            async with self._session.post(self.url + "/generate", data=data) as response:
+                reply = orjson.loads(await response.read())
+        except (aiohttp.ClientError, TimeoutError, OSError, orjson.JSONDecodeError) as exc:
+            raise ServerUnavailableError(f"{self.url}: {printable(exc)}") from None
+        rows = (reply.get("meta_info") or {}).get("hidden_states") if isinstance(reply, dict) else 0
+        while isinstance(rows, list) and rows and isinstance(rows[0], list):
+            rows = rows[0]
+        return len(rows) if isinstance(rows, list) and rows else None
 
     async def flush(self) -> bool:
         """Empty the server's prefix cache; return whether it said so."""

@@ -84,6 +84,7 @@ def _server(config: Config, url: str | None) -> ServerConfig:
 
 
 async def _run(config: Config, server: ServerConfig, plan: ServePlan, *, unchecked: bool) -> int:
+    from eagled.benchmark.live import examine_draft
     from eagled.daemon_servers import FOLDER, with_key
     from eagled.doctor_server import examine_server
     from eagled.paths import StatePaths
@@ -91,6 +92,7 @@ async def _run(config: Config, server: ServerConfig, plan: ServePlan, *, uncheck
     from eagled.server.foreground import Watched, run_server, shell_line
     from eagled.server.launch import name_of
     from eagled.server.model_folder import read_model_facts
+    from eagled.train.geometry import target_config
     from eagled.verdicts import Verdict
 
     facts = read_model_facts(Path(config.target.model))
@@ -100,10 +102,13 @@ async def _run(config: Config, server: ServerConfig, plan: ServePlan, *, uncheck
 
     async def answers() -> bool:
         async with SglangClient(server, config.generation, vocab_size=facts.vocab_size) as client:
-            return await client.ready()
+            return await client.ready() or await client.health()  # 0.5.17 has no /ready
 
     async def came_up() -> bool:
         checks = await examine_server(config, server, facts, plan)
+        if plan.draft is not None:
+            target = target_config(Path(config.target.model))
+            checks += await examine_draft(config, server, plan.draft, target)
         for check in checks:
             for line in check.lines():
                 warn(line)

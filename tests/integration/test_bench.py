@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from eagled.benchmark.live import examine_draft
 from eagled.benchmark.prompts import PromptSet, Workload
 from eagled.benchmark.run import Benchmark, Runner, Settings
 from eagled.cli import app
@@ -28,6 +29,8 @@ from eagled.errors import (
     UsageError,
 )
 from eagled.sampling import ResolvedSampling
+from eagled.train.geometry import target_config
+from eagled.verdicts import Verdict
 from tests.daemon_kit import ROOT, clean_env
 from tests.draft_kit import random_draft
 from tests.integration.test_launch import free_port
@@ -83,7 +86,7 @@ def _servers() -> Iterator[tuple[ServerProcess, ServerProcess]]:
 def _pair(servers: tuple[ServerProcess, ServerProcess], tmp_path: Path) -> Pair:
     plain, draft = servers
     plain.set(fault="", looping=None, right=None)
-    draft.set(fault="", looping=None, right=RIGHT, info=DRAFTING)
+    draft.set(fault="", looping=None, right=RIGHT, info=DRAFTING, width=8)
     return Pair(plain, draft, tmp_path / "out")
 
 
@@ -345,3 +348,61 @@ def _answer_one(taken: socket.socket, answer: bytes) -> None:
     with connection:
         connection.recv(4096)
         connection.sendall(answer)
+
+
+TINY_WIDTH = 3 * 64
+
+
+async def live(pair: Pair, draft: Path, model: Path, **settings: Any) -> list[tuple[Verdict, str]]:
+    """Return what is found of a draft's server that says and does so."""
+    info = {**DRAFTING, "enable_return_hidden_states": True, "context_length": 2048}
+    pair.draft.set(info={**info, **settings.pop("info", {})}, width=TINY_WIDTH)
+    pair.draft.set(**settings)
+    config = Config.model_validate({"target": {"model": str(model)}})
+    server = ServerConfig.model_validate({"url": pair.draft.url})
+    checks = await examine_draft(config, server, draft, target_config(model), PROMPTS)
+    return [(check.verdict, check.found) for check in checks]
+
+
+async def test_a_server_that_drafts_as_it_should_passes(
+    pair: Pair, draft: Path, tiny_model: Path
+) -> None:
+    """The folder for this version, the width of the states, and guesses that are right."""
+    found = await live(pair, draft, tiny_model)
+
+    assert [Verdict.OK] * 3 == [verdict for verdict, _ in found]
+    assert ["right for SGLang 0.5.23", "192 wide, as the draft reads them"] == [
+        text for _, text in found[:2]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"right": [0]}, "no guess is right"),
+        ({"right": None}, "no verify step in any answer"),
+        ({"width": 64}, "64 wide, the draft reads 192"),
+        ({"info": {"speculative_algorithm": "EAGLE"}}, "use EAGLE3"),
+        ({"info": {"context_length": 9000}}, "covers 2048 positions, the server 9000"),
+        ({"fault": "busy"}, "queue is full"),
+    ],
+)
+async def test_what_is_wrong_with_a_draft_shows_when_it_is_asked(
+    pair: Pair, draft: Path, tiny_model: Path, settings: dict[str, Any], text: str
+) -> None:
+    """Each fails, with what was found."""
+    found = await live(pair, draft, tiny_model, **settings)
+
+    assert any(verdict is Verdict.FAIL and text in said for verdict, said in found), found
+
+
+def test_serve_ends_a_server_whose_draft_is_worthless(
+    bench: Bench, draft: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`eagled serve --draft` asks the server that came up: never right is exit 78, and it ends."""
+    monkeypatch.setenv("STREAMING", json.dumps({"right": [0]}))
+    words = ["serve", "--draft", str(draft), "--config", "eagled.toml"]
+    code = app(words, standalone_mode=False)
+
+    assert (78, True) == (code, bench.is_free())
+    assert "no guess is right" in capsys.readouterr().err

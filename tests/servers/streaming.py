@@ -8,6 +8,7 @@ of `misbehaving`:
 - right: right guesses of each verify step, over and over; null is a server without a draft
 - step_s: time of one forward pass
 - looping: a token id; prompts that hold it get an answer that repeats itself
+- width: of the hidden states it gives
 - fault: "", "error" (inside the stream), "cut" (the stream breaks off), "abort", "busy" (503) or
   "once" (the first request breaks off, the others do not)
 """
@@ -26,7 +27,7 @@ from tests.servers.launchable import settings as own_flags
 from tests.servers.misbehaving import END, Cut, Server, continuation
 from tests.servers.wire import Request, native_reply, response
 
-SETTINGS: dict[str, Any] = {"right": None, "step_s": 0.0, "looping": None, "fault": ""}
+SETTINGS: dict[str, Any] = {"right": None, "step_s": 0.0, "looping": None, "fault": "", "width": 8}
 
 
 def answer_to(ids: list[int], looping: int | None, most: int) -> list[int]:
@@ -52,6 +53,9 @@ class Streaming(Server):
 
     async def _generate(self, request: Request, writer: asyncio.StreamWriter) -> None:
         asked, fault = request.json(), self.settings["fault"]
+        if asked.get("return_hidden_states"):
+            self._states(asked, writer)
+            return
         self.sent.append({"prompt": asked["input_ids"], "sampling": asked["sampling_params"],
                           "stream": asked["stream"]})  # fmt: skip
         if fault == "busy":
@@ -68,6 +72,12 @@ class Streaming(Server):
         writer.write(b"data: [DONE]\n\n")
         await writer.drain()
         raise Cut
+
+    def _states(self, asked: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        """Give the states of a prompt, as JSON lists: a block of rows."""
+        n, row = len(asked["input_ids"]), [0.5] * self.settings["width"]
+        reply = native_reply("states", n, [END], hidden_states=[[row] * n])
+        writer.write(response(200, json.dumps(reply).encode()))
 
     async def _stream(
         self, asked: dict[str, Any], writer: asyncio.StreamWriter, fault: str
