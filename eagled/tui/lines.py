@@ -11,9 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
-from rich.cells import cell_len
-
-from eagled.tui.text import fit
+from eagled.tui.text import cells_of, fit
 
 Style = Literal[
     "", "dim", "bold", "title", "ok", "warn", "bad", "spark", "bar", "trained", "special", "match"
@@ -36,7 +34,7 @@ def clip(line: Line, width: int) -> Line:
     spans: list[Span] = []
     left = width
     for text, style in line:
-        cells = cell_len(text)
+        cells = cells_of(text)
         if cells > left:
             spans.append((fit(text, left), style))
             return tuple(s for s in spans if s[0])
@@ -51,13 +49,13 @@ def rule(title: str, width: int, right: str = "", *, focused: bool = False) -> L
     """Return a section's head: `─ TITLE ───────── right ─`."""
     head: Span = (f" {title} ", "title" if focused else "bold")
     tail = f" {right} ─" if right else ""
-    dashes = max(0, width - 1 - cell_len(head[0]) - cell_len(tail))
+    dashes = max(0, width - 1 - cells_of(head[0]) - cells_of(tail))
     return clip((("─", "dim"), head, ("─" * dashes + tail, "dim")), width)
 
 
 def spread(left: Line, right: Line, width: int) -> Line:
     """Return `left` and `right` at the two ends of `width` cells; `right` is never cut first."""
-    room = max(0, width - cell_len(plain(right)))
+    room = max(0, width - cells_of(plain(right)))
     return clip((*clip(left, room), *right), width)
 
 

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rich.cells import cell_len
-
 from eagled.tui.desk import BAD_EVENTS, Desk
 from eagled.tui.lines import Line, Span, clip, plain, rule, spread
 from eagled.tui.model import Alarm, Counts, Disk, Event, Extraction, Server, Snapshot
@@ -16,6 +14,7 @@ from eagled.tui.tables import DatasetRow, LaneRow, sum_series
 from eagled.tui.text import (
     MISSING,
     bar,
+    cells_of,
     chart,
     count,
     decimals,
@@ -313,7 +312,7 @@ def alarm_head(alarm: Alarm) -> Line:
 def _alarm_lines(alarm: Alarm, width: int) -> list[Line]:
     """An alarm in one or two lines."""
     head = alarm_head(alarm)
-    indent = cell_len(plain(head))
+    indent = cells_of(plain(head))
     room = max(1, width - indent)
     first, rest = wrapped(alarm.text, room)
     lines: list[Line] = [(*head, (first, ""))]

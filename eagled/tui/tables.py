@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from eagled.tui.lines import Column, Line, Span, choose, head_line, row_line
 from eagled.tui.model import Counts, Dataset, Lane, add
@@ -181,6 +182,11 @@ def _lane_total(rows: Sequence[LaneRow]) -> LaneRow:
 
 def sum_series(series: Sequence[Sequence[float]]) -> tuple[float, ...]:
     """Return the sum of series that all end now; a shorter one counts as zero before it began."""
+    return _sum_series(tuple(map(tuple, series)))
+
+
+@lru_cache(maxsize=8)  # asked for several times a tick
+def _sum_series(series: tuple[tuple[float, ...], ...]) -> tuple[float, ...]:
     longest = max((len(s) for s in series), default=0)
     padded = [[0.0] * (longest - len(s)) + list(s) for s in series]
     return tuple(sum(column) for column in zip(*padded, strict=True))

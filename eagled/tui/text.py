@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
 
 from rich.cells import cell_len, set_cell_size
@@ -30,11 +31,16 @@ _ASCII = dict(
 _SMALL = 10  # below this a rate shows one decimal
 
 
+def cells_of(text: str) -> int:
+    """Return how many cells printable text takes."""
+    return len(text) if text.isascii() else cell_len(text)
+
+
 def fit(text: str, width: int, *, right: bool = False) -> str:
     """Return `text` in exactly `width` cells: padded, or cut with a mark at its end."""
     if width <= 0:
         return ""
-    cells = cell_len(text)
+    cells = cells_of(text)
     if cells > width:
         return set_cell_size(text, width - 1) + CUT
     pad = " " * (width - cells)
@@ -43,7 +49,7 @@ def fit(text: str, width: int, *, right: bool = False) -> str:
 
 def wrapped(text: str, width: int) -> tuple[str, str]:
     """Return the part of `text` that fits `width` cells, broken at a space, and the rest."""
-    if cell_len(text) <= width:
+    if cells_of(text) <= width:
         return text, ""
     head = set_cell_size(text, width)
     at = head.rfind(" ")
@@ -158,6 +164,11 @@ def spark(values: Sequence[float], width: int) -> str:
 
     The full block is never used, so that sparklines above each other stay apart.
     """
+    return _spark(tuple(values), width)
+
+
+@lru_cache(maxsize=128)  # a history changes every fifth second, the screen is drawn several times
+def _spark(values: tuple[float, ...], width: int) -> str:
     points = resample(values, width)
     if not points:
         return " " * width
@@ -171,6 +182,11 @@ def spark(values: Sequence[float], width: int) -> str:
 
 def chart(values: Sequence[float], width: int, height: int, top: float) -> list[str]:
     """Return a block chart from zero to `top` in `height` rows of `width` cells, newest right."""
+    return list(_chart(tuple(values), width, height, top))
+
+
+@lru_cache(maxsize=16)
+def _chart(values: tuple[float, ...], width: int, height: int, top: float) -> tuple[str, ...]:
     points = resample(values, width)
     eighths = [0 if top <= 0 else round(min(v, top) / top * height * 8) for v in points]
     rows = []
@@ -178,7 +194,7 @@ def chart(values: Sequence[float], width: int, height: int, top: float) -> list[
         cells = [e - row * 8 for e in eighths]
         line = "".join(" " if c <= 0 else _SPARKS[min(c, 8) - 1] for c in cells)
         rows.append(line.rjust(width))
-    return rows
+    return tuple(rows)
 
 
 def nice_top(values: Sequence[float]) -> float:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style as RichStyle
 from textual import events
@@ -24,7 +23,7 @@ from eagled.printable import printable
 from eagled.tui.lines import Line, Style, clip, rule
 from eagled.tui.panels import View
 from eagled.tui.tables import TableText
-from eagled.tui.text import to_ascii
+from eagled.tui.text import cells_of, to_ascii
 
 _COLOUR: dict[Style, RichStyle] = {
     "": RichStyle(),
@@ -95,18 +94,18 @@ def changed_cells(old: Drawn, new: Drawn) -> tuple[int, int]:
     """Return (first, end) of the cells in which two lines differ; empty when they do not."""
     if old == new:
         return (0, 0)
-    width = max(sum(cell_len(t) for t, _ in d.line) for d in (old, new))
+    width = max(sum(cells_of(t) for t, _ in d.line) for d in (old, new))
     if old.cursor != new.cursor:
         return (0, width)
     before, after = list(old.line), list(new.line)
     first = 0
     while before and after and before[0] == after[0]:
-        first += cell_len(before.pop(0)[0])
+        first += cells_of(before.pop(0)[0])
         after.pop(0)
     end = width
-    if sum(cell_len(t) for t, _ in before) == sum(cell_len(t) for t, _ in after):
+    if sum(cells_of(t) for t, _ in before) == sum(cells_of(t) for t, _ in after):
         while before and after and before[-1] == after[-1]:
-            end -= cell_len(before.pop()[0])
+            end -= cells_of(before.pop()[0])
             after.pop()
     return (first, end)
 
@@ -138,7 +137,13 @@ class Panel(Widget):
         if dimmed != self._dimmed:
             self._dimmed = dimmed
             self.refresh()
-        self.rebuild()
+        if self._is_laid_out():
+            self.rebuild()
+
+    def _is_laid_out(self) -> bool:
+        """Whether the panel has a place on the screen; else it is built when it gets one."""
+        side = self.parent
+        return self.display and (not isinstance(side, Widget) or side.display)
 
     @property
     def dims(self) -> bool:
@@ -182,6 +187,10 @@ class Panel(Widget):
 
     def on_resize(self, _: events.Resize) -> None:
         """Make the lines for the new size."""
+        self.rebuild()
+
+    def on_show(self, _: events.Show) -> None:
+        """Make the lines that were not needed while the panel was hidden."""
         self.rebuild()
 
 
