@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 from textual import events
 from textual.pilot import Pilot
 from textual.widgets import Input
@@ -62,14 +64,23 @@ async def test_large_screen_has_everything() -> None:
         assert told in text
 
 
-@pytest.mark.parametrize("size", [(50, 10), (20, 5), (60, 12), (100, 40), (300, 90)])
-async def test_no_size_breaks_it(size: tuple[int, int]) -> None:
+async def test_no_size_breaks_it() -> None:
     """Any size is drawn, however little fits."""
     app, _, _ = make_app()
-    async with app.run_test(size=size) as pilot:
-        text = await _shown(app, pilot)
+    async with app.run_test(size=SMALL) as pilot:
+        await _shown(app, pilot)
+        for width, height in ((50, 10), (20, 5), (60, 12), (100, 40), (300, 90)):
+            await pilot.resize_terminal(width, height)
+            await wait_for(pilot, partial(_is_as_large, app, width, height))
+            await app.ask()
+            await pilot.pause()
 
-    assert "cannot show" not in text
+            assert "cannot show" not in screen_text(app)
+
+
+def _is_as_large(app: TopApp, width: int, height: int) -> bool:
+    lines = screen_text(app).split("\n")
+    return (width, height) == (cell_len(lines[0]), len(lines))
 
 
 async def test_resize_rearranges() -> None:
@@ -149,19 +160,19 @@ async def test_limit_dialog_sets_the_frozen_target() -> None:
     assert [("/v1/lanes/short", {"limit": 180})] == source.posts
 
 
-@pytest.mark.parametrize("typed", ["", "abc", "-1", "1e3", "100001", "٣", "9" * 40])
-async def test_limit_dialog_refuses(typed: str) -> None:
+async def test_limit_dialog_refuses() -> None:
     """What is no sensible limit is told and nothing is sent; Esc changes nothing."""
     app, source, _ = make_app()
     async with app.run_test(size=SMALL) as pilot:
         await _shown(app, pilot)
-        await pilot.press("c")
-        await wait_for(pilot, lambda: isinstance(app.screen, NumberDialog))
-        app.screen.query_one(Input).value = typed
-        await pilot.press("enter")
-        await wait_for(pilot, lambda: "needs" in screen_text(app))
-        await pilot.press("escape")
-        await wait_for(pilot, lambda: not isinstance(app.screen, NumberDialog))
+        for typed in ("", "abc", "-1", "1e3", "100001", "٣", "9" * 40):
+            await pilot.press("c")
+            await wait_for(pilot, lambda: isinstance(app.screen, NumberDialog))
+            app.screen.query_one(Input).value = typed
+            await pilot.press("enter")
+            await wait_for(pilot, lambda: "needs" in screen_text(app))
+            await pilot.press("escape")
+            await wait_for(pilot, lambda: not isinstance(app.screen, NumberDialog))
 
     assert [] == source.posts
 
@@ -197,24 +208,33 @@ async def test_everything_is_held_after_a_question(phase: str, path: str) -> Non
     assert [(path, {})] == source.posts
 
 
-@pytest.mark.parametrize(
-    ("error", "told"),
-    [
-        (UsageError("there is [nothing]"), "undo refused: there is [nothing]"),
-        (UnreachableError("gone"), "undo not confirmed: gone"),
-        (TimeoutError(), "undo not confirmed: no answer in time"),
-    ],
+REFUSALS: tuple[tuple[Exception | None, str], ...] = (
+    (UsageError("there is [nothing]"), "undo refused: there is [nothing]"),
+    (UnreachableError("gone"), "undo not confirmed: gone"),
+    (TimeoutError(), "undo not confirmed: no answer in time"),
+    (None, "it was [taken] back"),
 )
-async def test_undo_and_refusals(error: Exception, told: str) -> None:
-    """Key u posts an undo; a refusal is told apart from an answer that never came."""
+
+
+async def test_undo_and_refusals() -> None:
+    """Key u posts an undo; a refusal is told apart from an answer that never came.
+
+    When the daemon says what it did, its words are what the operator reads.
+    """
     app, source, _ = make_app()
-    source.post_error = error
+    source.reply = {"undone": "x", "message": "it was [taken] back"}
     async with app.run_test(size=LARGE, notifications=True) as pilot:
         await _shown(app, pilot)
-        await pilot.press("u")
-        await wait_for(pilot, lambda: told in screen_text(app))
+        for error, told in REFUSALS:
+            source.post_error = error
+            await pilot.press("u")
+            await wait_for(pilot, partial(_says, app, told))
 
-    assert [("/v1/undo", {})] == source.posts
+    assert [("/v1/undo", {})] * len(REFUSALS) == source.posts
+
+
+def _says(app: TopApp, words: str) -> bool:
+    return words in screen_text(app)
 
 
 async def test_a_lost_reply_does_nothing_twice() -> None:
@@ -230,16 +250,6 @@ async def test_a_lost_reply_does_nothing_twice() -> None:
     first, *others = source.keys
     assert [first, first] == others[:2]
     assert 3 == len({first, *others})
-
-
-async def test_the_daemons_words_are_shown() -> None:
-    """When the daemon says what it did, its words are what the operator reads."""
-    app, source, _ = make_app()
-    source.reply = {"undone": None, "message": "there is [nothing] to take back"}
-    async with app.run_test(size=LARGE, notifications=True) as pilot:
-        await _shown(app, pilot)
-        await pilot.press("u")
-        await wait_for(pilot, lambda: "there is [nothing] to take back" in screen_text(app))
 
 
 async def test_cursor_follows_its_row() -> None:
