@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from eagled.config import Config
 from eagled.daemon_spool import MIN_AGE_S, SpoolWatch, sample_of
 from eagled.paths import StatePaths
 from eagled.shards.spool import Spool
+from eagled.store.records import SampleFilter
 from eagled.types import SampleState
 from tests.capture_kit import ANSWER, FakeCapture, put_file, serving
 from tests.integration.test_extract_loop import names
@@ -64,6 +66,53 @@ async def test_server_without_the_plugin_gets_nothing_and_costs_nobody(tmp_path:
     assert {SampleState.QUEUED: len(_PROMPTS)} == before
     assert "does not write hidden states" in str(said)
     assert {SampleState.GENERATED: len(_PROMPTS)} == after
+
+
+class Forgetful(FakeCapture):
+    """A server that comes back without the plugin, before its third answer."""
+
+    answers = 0
+
+    def answer(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        """Answer; from the third answer on without states."""
+        if body["sampling_params"]["max_new_tokens"]:
+            self.answers += 1
+            if self.answers == 3:
+                self.mode = "plain"
+        return super().answer(body)
+
+
+async def test_server_restarted_without_the_plugin_is_found_by_its_next_answer(
+    tmp_path: Path,
+) -> None:
+    """That answer is not stored; nothing more is sent until it captures again."""
+    capture = Forgetful(tmp_path / "spool")
+    lanes = {"short": {"limit": 1, "concurrency": 1}}
+    with serving(capture) as url:
+        config = one_pass(url, capture.spool, tmp_path)
+        config = Config.model_validate(config.model_dump() | {"lanes": lanes})
+        async with running(tmp_path, config) as rig:
+            await rig.add(_PROMPTS)
+            await until(lambda: rig.server_state() == "refused")
+
+            async def given_back() -> bool:
+                return SampleState.GENERATING not in await rig.states()
+
+            await until(given_back)
+            before = await rig.states()
+            capture.mode = "good"
+            after = await rig.settled(len(_PROMPTS))
+            rows = await rig.store.samples(SampleFilter(), limit=10)
+    spool = Spool(capture.spool, LAYERS, HIDDEN)
+    spool.refresh()
+    found = [spool.take(np.array([*prompt, *ANSWER])) for prompt in _PROMPTS]
+
+    stored = before.get(SampleState.GENERATED, 0)
+    assert stored <= 2  # the check of an earlier answer may have met the new server
+    assert before[SampleState.QUEUED] == 6 - stored
+    assert {SampleState.GENERATED: 6} == after
+    assert None not in found
+    assert {0} == {row.failures for row in rows}
 
 
 def test_full_spool_holds_generation_with_hysteresis(tmp_path: Path) -> None:
