@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,15 +11,31 @@ import pytest
 
 from eagled.config import Config
 from eagled.errors import RetryableError
-from eagled.hidden_doctor import check_hidden_states
+from eagled.hidden_doctor import check_hidden_states, keep_stock
 from eagled.shards.backend_sglang import CaptureServer, SglangBackend
 from eagled.shards.backend_transformers import TransformersBackend
 from eagled.shards.layers import plan_layers
 from eagled.shards.selfcheck import check_layers
 from eagled.shards.target import read_target
-from tests.sglang.kit import LAYERS, VOCAB, Server, seeded
+from tests.sglang.kit import LAYERS, VOCAB, Server, seeded, serving_stock
 
 pytestmark = [pytest.mark.sglang, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def stock(venv: Path, qwen3: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `doctor --keep` wrote of a stock server, which is ended then."""
+    folder = tmp_path_factory.mktemp("stock")
+    with serving_stock(venv, qwen3, folder) as server:
+        keep_stock(_config(server, folder), server.url, folder / "stock.json")
+    return folder / "stock.json"
+
+
+@pytest.fixture(scope="module")
+def server(stock: Path, server: Server) -> Server:
+    """The usual one, started when the stock one has gone: two at once are slow on two cores."""
+    del stock
+    return server
 
 
 def _config(server: Server, root: Path, **extract: object) -> Config:
@@ -85,6 +103,28 @@ def test_doctor_without_a_reference_asks_the_head(server: Server, tmp_path: Path
 
     assert good, lines
     assert any("head of last" in line for line in lines)
+    assert any("not checked: the layers" in line for line in lines)
+
+
+def test_doctor_compares_with_what_stock_sglang_hands_out(
+    server: Server, stock: Path, tmp_path: Path
+) -> None:
+    """The layers are those of SGLang's own JSON; swapped ones are named."""
+    config = _config(server, tmp_path)
+    good, lines = check_hidden_states(config, samples=2, reference=False, stock=str(stock))
+    kept = json.loads(stock.read_text())
+    states = np.frombuffer(base64.b64decode(kept["states"]), np.float32).reshape(kept["shape"])
+    kept["states"] = base64.b64encode(states[:, [1, 0, 2]].tobytes()).decode()
+    (tmp_path / "swapped.json").write_text(json.dumps(kept))
+    wrong, said = check_hidden_states(
+        config, samples=2, reference=False, stock=str(tmp_path / "swapped.json")
+    )
+
+    assert (list(LAYERS), "0.5.23") == (kept["layers"], kept["version"])
+    assert good, lines
+    assert [] == [line for line in lines if "not checked" in line]
+    assert not wrong
+    assert any("boundary 2: it is boundary 4" in line for line in said)
 
 
 def test_other_layers_than_the_servers_are_named(server: Server, tmp_path: Path) -> None:
