@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from eagled.cli import app
 from eagled.clock import FakeClock
 from eagled.errors import StoreError
 from eagled.paths import StatePaths
@@ -19,6 +22,7 @@ from eagled.store.migrate import migrate, statements
 from eagled.store.tools import backup, migration_backup
 from eagled.tokens import unpack_ids
 from eagled.types import Claim, SampleState
+from tests.daemon_kit import write_config
 from tests.unit.store.helpers import filled, opened, problems, state_counts
 
 DATA = Path(__file__).parent / "data"
@@ -161,6 +165,22 @@ def test_newer_database_is_refused_untouched(old: Path) -> None:
         asyncio.run(Store.open(StatePaths(old.parent), clock=FakeClock()))
 
     assert before == old.read_bytes()
+
+
+def test_a_downgrade_is_refused_in_words_by_the_commands(tmp_path: Path) -> None:
+    """Whoever goes back to an older eagled reads what to do instead."""
+    config = write_config(tmp_path)
+    (tmp_path / "state").mkdir()
+    with closing(sqlite3.connect(make_old(tmp_path / "state", 2))) as conn:
+        conn.execute("PRAGMA user_version = 99")
+    done = [
+        CliRunner().invoke(app, [*command, "--config", str(config)]).exception
+        for command in (("db", "check"), ("db", "backup"), ("events",))
+    ]
+    told = "version 99, this eagled knows .* run the eagled that wrote it, or a newer one"
+
+    assert [StoreError] * 3 == [type(exc) for exc in done]
+    assert [True] * 3 == [re.search(told, str(exc)) is not None for exc in done]
 
 
 def test_scripts_are_split_at_statements() -> None:
