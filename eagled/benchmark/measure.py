@@ -110,14 +110,15 @@ async def _pass(client: StreamClient, workload: Workload, concurrency: int, told
     found: list[Answer | None] = [None] * len(asked)
     left = iter(enumerate(asked))
     await client.flush()
-    began_at = time.perf_counter()
+    began_at, failed = time.perf_counter(), None
     try:
         async with asyncio.TaskGroup() as group:
             for _ in range(min(concurrency, len(asked))):
                 group.create_task(_work(client, left, found, told))
     except* EagledError as several:
-        error = several.exceptions[0]
-        raise error from None
+        failed = several.exceptions[0]
+    if failed is not None:
+        raise failed
     wall_s = time.perf_counter() - began_at
     answers = [(name, r, a) for (name, r), a in zip(asked, found, strict=True) if a is not None]
     return Outcome(_measured(answers, concurrency, wall_s), answers)

@@ -272,6 +272,7 @@ class Runner:
 
     def _keep(self, measured: _Measured, wanted: Workload) -> None:
         value = {
+            "format": FORMAT,
             "identity": self._identity(measured.side.name, wanted),
             "side": measured.side.to_dict(),
             "sets": [s.to_dict() for s in measured.workload.sets],
@@ -285,7 +286,8 @@ class Runner:
             value = read_json(self._file(name))
         except ArtifactError:
             return None
-        if value.get("identity") != self._identity(name, wanted):
+        same = value.get("identity") == self._identity(name, wanted)
+        if value.get("format") != FORMAT or not same:
             return None
         self._tell(f"{name}: measured before, in {self._file(name)}")
         return _Measured(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from eagled.benchmark.live import examine_draft
 from eagled.benchmark.prompts import PromptSet, Workload
@@ -328,6 +331,20 @@ def test_wrong_use_starts_nothing(
 
     with pytest.raises(error, match=text):
         app(words, standalone_mode=False)
+    assert not (tmp_path / "state/logs").exists()
+
+
+def test_a_draft_whose_mapping_is_wrong_is_refused(
+    bench: Bench, tmp_path: Path, draft: Path
+) -> None:
+    """Absolute ids where offsets belong: explained before anything starts."""
+    spoilt = shutil.copytree(draft, tmp_path / "spoilt")
+    tensors = load_file(spoilt / "model.safetensors")
+    tensors["d2t"] = tensors["d2t"] + torch.arange(len(tensors["d2t"]))
+    save_file(tensors, spoilt / "model.safetensors")
+
+    with pytest.raises(ConfigError, match=r"(?s)would mean nothing.*d2t"):
+        app(bench.words(str(spoilt)), standalone_mode=False)
     assert not (tmp_path / "state/logs").exists()
 
 

@@ -16,10 +16,11 @@ from safetensors.torch import load_file
 
 from eagled.train.checkpoint import checkpoints, load_checkpoint
 from tests.faults import fault_file
+from tests.integration.train_program import main
 from tests.unit.train.kit import lines
 
 PROGRAM = [sys.executable, "-m", "tests.integration.train_program"]
-_DEADLINE_S = 120.0
+_DEADLINE_S = 600.0  # a limit of failure only: the machine may be busy
 
 
 def environment(**extra: str) -> dict[str, str]:
@@ -43,7 +44,7 @@ def killed_after(folder: Path, size: int) -> bool:
 def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     """Two SIGKILLs at random moments: every loss, rate and weight equals an unbroken run's."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    subprocess.run([*PROGRAM, str(whole)], check=True, env=environment(), timeout=_DEADLINE_S)
+    main(str(whole))
     size = (whole / "metrics.jsonl").stat().st_size
     seed = random.randrange(1 << 30)  # noqa: S311 - where to kill
     print("seed", seed)  # noqa: T201 - to repeat a failure
@@ -83,13 +84,9 @@ def assert_same_weights(folder: Path) -> None:
 def test_two_processes_do_what_one_does_with_two_batches(tmp_path: Path) -> None:
     """The first step has the same rows, loss and gradient norm as both batches in one process."""
     two_processes(tmp_path / "two")
-    alone = subprocess.run(
-        [*PROGRAM, str(tmp_path / "one"), "even", "2"],
-        check=True, env=environment(), timeout=_DEADLINE_S,
-    )  # fmt: skip
+    main(str(tmp_path / "one"), "even", "2")
     two, one = lines(tmp_path / "two"), lines(tmp_path / "one")
 
-    assert 0 == alone.returncode
     assert len(one) == len(two)
     assert one[0]["tokens"] == two[0]["tokens"]
     assert one[0]["supervised"] == two[0]["supervised"]
@@ -106,10 +103,7 @@ def test_a_process_without_data_adds_nothing(tmp_path: Path) -> None:
     given = json.loads(fault_file("train/empty_rank.json").read_text(encoding="utf-8"))
     assert 2 == given["world"]
     two_processes(tmp_path / "two", "one_batch")
-    subprocess.run(
-        [*PROGRAM, str(tmp_path / "one"), "one_batch"],
-        check=True, env=environment(), timeout=_DEADLINE_S,
-    )  # fmt: skip
+    main(str(tmp_path / "one"), "one_batch")
     two, one = lines(tmp_path / "two"), lines(tmp_path / "one")
 
     assert [line["tokens"] for line in one] == [line["tokens"] for line in two]
