@@ -205,11 +205,13 @@ class BrowseApp(TopApp):
 
     async def _cut_aside(self, text: SampleText, width: int, shape: str) -> None:
         """Cut a long text into rows without holding the screen up."""
-        doc = await asyncio.to_thread(make_doc, text, width, ids=shape == "ids")
+        try:
+            doc = await asyncio.to_thread(make_doc, text, width, ids=shape == "ids")
+        finally:
+            self._cutting = None
         desk = self.state.desk
         if desk.text is text and desk.shape == shape:
             desk.doc = doc
-        self._cutting = None
         self.redraw()
 
     # --- asking

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from eagled.tui.source import StatusSource
 
 TITLE = "eagled top"
-DEMO_AT_S = 170.0  # of the recording: every panel has something to show
+DEMO_AT_S = 250.0  # of the recording: every panel has something to show
 DEMO_TITLE = "eagled top --demo"
 _STILL_ROUNDS = 3
 _ROUND_S = 0.05  # several times the time between two layouts

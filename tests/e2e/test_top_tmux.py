@@ -69,6 +69,19 @@ def test_starts_without_a_daemon(terminal: Tmux, tmp_path: Path) -> None:
         assert 0 == terminal.exit_code()
 
 
+@needs_tmux
+def test_demo(terminal: Tmux) -> None:
+    """The recording plays without a daemon."""
+    command = f"{sys.executable} -m eagled top --demo"
+    terminal.start(command, size=LARGE, environ=clean_environ(COLORFGBG="0;15"))
+    terminal.wait_for("DEMO")
+    terminal.press("4")
+    terminal.wait_for("FAILURES BY CAUSE")
+    terminal.press("q")
+
+    assert 0 == terminal.exit_code()
+
+
 def _plain(socket: Path, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "eagled.tui", "--socket", str(socket)],

@@ -293,6 +293,25 @@ async def test_find_inside_a_sample() -> None:
         await wait_for(pilot, lambda: "The NEEDLE" in screen_text(app))
 
 
+async def test_a_long_sample_is_cut_aside() -> None:
+    """A sample of 400 KB comes up in its own time, at any width, and words in it are found."""
+    answer = "今天 line\n" * 40_000 + "The NEEDLE"
+    source = _source(**{f"/v1/samples/{UID}/text": sample_text(answer)})
+    app, _, _ = make_app(source)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await _at(app, pilot, "inspector")
+        await wait_for(pilot, lambda: "今天 line" in screen_text(app))
+        await pilot.resize_terminal(60, 12)
+        await wait_for(pilot, lambda: _cut_for(app, 60))
+        app._find("needle")
+        await wait_for(pilot, lambda: "The NEEDLE" in screen_text(app))
+
+
+def _cut_for(app: BrowseApp, width: int) -> bool:
+    app.redraw()
+    return app.state.desk.doc is not None and app.state.desk.doc.width == width
+
+
 async def test_without_a_text_worker_there_are_ids() -> None:
     """The ids are shown, and why there is no text."""
     text = sample_text(prompt=None, output=None, note="no text worker is connected: ids only")
