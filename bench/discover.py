@@ -85,6 +85,15 @@ def scores(facts: dict[str, Facts], truths: dict[str, Truth]) -> dict[str, list[
     }
 
 
+def unexpected(facts: dict[str, Facts], truths: dict[str, Truth]) -> list[str]:
+    """Return the datasets whose trouble is another than the true one."""
+    return [
+        f"{name}: {facts[name].problem} ({facts[name].detail}) instead of {truth.problem!r}"
+        for name, truth in truths.items()
+        if facts[name].problem != truth.problem
+    ]
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -118,6 +127,7 @@ def main() -> None:
                 "base_mb": base_mb,
                 "peak_mb": peak_mb,
                 "precision_recall": scores(facts, truths),
+                "unexpected": unexpected(facts, truths),
             }
         )
     )

@@ -136,7 +136,7 @@ def _shapes() -> dict[str, Shape]:
             ),
         },
         "ultrachat-200k": lambda q, a: {
-            "prompt": q, "prompt_id": str(abs(hash(q)) % 1000), "messages": _messages(q, a),
+            "prompt": q, "prompt_id": q[:12], "messages": _messages(q, a),
         },
         "infinity-instruct": lambda q, a: {
             "id": 7, "conversations": _chat(q, a), "label": {"ability_zh": ["x"]},

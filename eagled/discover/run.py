@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,14 @@ from eagled.disk_facts import last_status, model_of
 from eagled.disk_plan import Model
 from eagled.errors import ConfigError, UnreachableError, UsageError
 from eagled.paths import StatePaths
+from eagled.readers import formats
 from eagled.shards.policy import current_policy
 
 _HUB, _VIEWER = "https://huggingface.co", "https://datasets-server.huggingface.co"
+_USED = (
+    "pyarrow.parquet", "rensa", "huggingface_hub.hf_api", "huggingface_hub.errors",
+    "huggingface_hub.utils._http", "huggingface_hub.utils._headers",
+)  # fmt: skip
 _HOUR_S = 3600.0
 _TOKENISED = 64  # rows that are rendered and counted; the others go through the rules only
 _TOKENIZER_S = 20.0  # longest wait for a tokenizer that is not on this machine
@@ -103,6 +109,7 @@ def discover(
     catalogue = load_categories(options.categories_file, target)
     categories = chosen(catalogue.categories, options.categories)
     gate = _gate(options)
+    _load_all()
     with gate.installed():
         measure, note = _measure(config, gate, ask=options.hub)
         probe = Probe(config, measure, options.rows, min(_TOKENISED, options.rows))
@@ -117,6 +124,13 @@ def discover(
     findings = conclude(ranked, categories, config, setting, asked, searched.failures)
     write_findings(paths.discover / FINDINGS_NAME, findings)
     return findings
+
+
+def _load_all() -> None:
+    """Import here what the threads use: forty first imports at once are asking for trouble."""
+    for name in _USED:
+        import_module(name)
+    formats()
 
 
 def _gate(options: Options) -> Gate:

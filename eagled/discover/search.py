@@ -11,9 +11,9 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from eagled.discover.assess import Assessor
 from eagled.discover.cache import Cache
@@ -101,10 +101,12 @@ class Search:
         shared = _Shared()
         names: dict[Found, list[str]] = {found: list(of) for found, of in known.items()}
         with ThreadPoolExecutor(self.side_by_side or len(categories) + 1) as pool:
-            first = pool.submit(self._look_at, list(known), shared)
+            first: Future[None] = pool.submit(self._look_at, list(known), shared)
             parts = {c.name: pool.submit(self._category, c, shared) for c in categories}
+            every: list[Future[Any]] = [first, *parts.values()]
             try:
-                first.result()
+                for ended in wait(every, return_when=FIRST_EXCEPTION).done:
+                    ended.result()
                 for name, part in parts.items():
                     for found in part.result():
                         _add(names.setdefault(found, []), name)
@@ -118,31 +120,31 @@ class Search:
     def _category(self, category: Category, shared: _Shared) -> list[Found]:
         found: list[Found] = []
         for finder in self.finders:
-            try:
-                found += self._search(finder, category)
-            except Exception as exc:
-                if self.assessor.gate.stopped:
-                    raise
-                text = printable(f"{category.name}: {type(exc).__name__}: {exc}", _DETAIL_CHARS)
-                with shared.lock:
-                    shared.failures.append(text)
-                found += [Found(name) for name in category.datasets]
+            for piece in _pieces(category) if finder.identity is not None else [category]:
+                try:
+                    found += self._search(finder, piece)
+                except Exception as exc:
+                    if self.assessor.gate.stopped:
+                        raise
+                    text = f"{' '.join((category.name, *piece.queries))}: {exc}"
+                    with shared.lock:
+                        shared.failures.append(printable(text, _DETAIL_CHARS))
         found = list(dict.fromkeys(found))
         self._look_at(found, shared)
         return found
 
-    def _search(self, finder: Finder, category: Category) -> list[Found]:
-        if finder.identity is None:
-            return finder.search(category, self.limit)
-        question = [*finder.identity, category.name, category.queries, category.filters,
-                    category.datasets, self.limit]  # fmt: skip
+    def _search(self, finder: Finder, piece: Category) -> list[Found]:
+        """Return what one query finds, from the cache if it knows."""
+        if finder.identity is None or not piece.queries:
+            return finder.search(piece, self.limit)
+        question = [*finder.identity, piece.queries, piece.filters, self.limit]
         cached = self.cache.found(question)
         if cached is not None:
             return cached
         if self.cache.offline:
             raise TimeUpError("offline, and this search is not in the cache")
         with self.assessor.gate.within(self.assessor.timeout_s):
-            found = finder.search(category, self.limit)
+            found = finder.search(piece, self.limit)
         self.cache.put_found(question, found)
         return found
 
@@ -158,11 +160,15 @@ class Search:
                 raise
 
     def _one(self, found: Found, shared: _Shared) -> None:
-        candidate = self._candidate(found)
-        with shared.lock:
-            shared.done[found] = candidate
-            counts = len(shared.done), len(shared.claimed)
-        self.progress(*counts, found.source)
+        try:
+            candidate = self._candidate(found)
+            with shared.lock:
+                shared.done[found] = candidate
+                counts = len(shared.done), len(shared.claimed)
+            self.progress(*counts, found.source)
+        except BaseException:
+            self.assessor.gate.stop()  # at once: the others must not go on until somebody looks
+            raise
 
     def _candidate(self, found: Found) -> Candidate:
         if found.local:
@@ -176,6 +182,13 @@ class Search:
             facts_or_none, marks = self.assessor.assess(found)
             self.cache.put(found, facts_or_none, marks)
         return Candidate(found, facts_or_none, lambda: self.cache.marks(found))
+
+
+def _pieces(category: Category) -> list[Category]:
+    """Return the searches of a category, one query each, and its own datasets first."""
+    own = dataclasses.replace(category, queries=())
+    queries = (dataclasses.replace(own, datasets=(), queries=(q,)) for q in category.queries)
+    return [own, *queries]
 
 
 def _add(names: list[str], name: str) -> None:

@@ -234,8 +234,8 @@ def test_a_hub_that_is_down_is_a_report_not_a_crash(tmp_path: Path) -> None:
         findings = discover(_config(tmp_path), _options(hub, categories=("coding",)), _quiet)
 
     assert {"unreachable"} == {facts.problem for facts in _facts(findings).values()}
-    assert 1 == len(findings.failures)
-    assert "503" in findings.failures[0]
+    assert 2 == len(findings.failures)
+    assert all("503" in failure for failure in findings.failures)
 
 
 def test_no_hub_at_all_is_a_report_not_a_crash(tmp_path: Path) -> None:
@@ -250,10 +250,12 @@ def test_no_hub_at_all_is_a_report_not_a_crash(tmp_path: Path) -> None:
 def test_a_trickle_is_given_up_when_its_time_is_over(tmp_path: Path) -> None:
     """A file that comes byte by byte never ends a single read, so the time of the whole counts."""
     slow = HubRepo({"train.jsonl": b'{"prompt": "x"}\n' * 10_000}, drip=16)
-    with running({"some/code-review": slow}) as hub:
-        findings = discover(_config(tmp_path), _review(hub, timeout_s=0.5), _quiet)
+    mine = [{"name": "d", "source": "some/set"}]  # needs no search, which has its own time
+    with running({"some/set": slow}) as hub:
+        config = _config(tmp_path, datasets=mine)
+        findings = discover(config, _review(hub, timeout_s=0.5), _quiet)
 
-    assert "timeout" == _facts(findings)["some/code-review"].problem
+    assert "timeout" == _facts(findings)["some/set"].problem
 
 
 def test_a_body_that_breaks_off_is_reported(tmp_path: Path) -> None:
