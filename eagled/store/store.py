@@ -165,7 +165,7 @@ class Store:
 
     @property
     def queue_depth(self) -> int:
-        """Return how many operations wait for the writer."""
+        """Return how many operations wait for the writer or are in its hands."""
         return self._writer.depth
 
     @property

@@ -62,6 +62,7 @@ class Writer:
         self._closing = False
         self._idle = True
         self._task: asyncio.Task[None] | None = None
+        self._in_hand = 0
         self._refusal = ""
         self._refused_at = 0.0
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
@@ -72,8 +73,8 @@ class Writer:
 
     @property
     def depth(self) -> int:
-        """Operations that wait."""
-        return len(self._waiting)
+        """Operations that wait, or are being written now."""
+        return len(self._waiting) + self._in_hand
 
     @property
     def trouble(self) -> str:
@@ -154,6 +155,7 @@ class Writer:
                 await self._rest()
                 continue
             items = self._take()
+            self._in_hand = len(items)
             try:
                 await self._write(items)
             except BaseException as exc:
@@ -161,6 +163,8 @@ class Writer:
                     if not future.done():
                         future.set_exception(StoreError(f"the store has failed: {exc}"))
                 raise
+            finally:
+                self._in_hand = 0
 
     async def _rest(self) -> None:
         self._wake.clear()

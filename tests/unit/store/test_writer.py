@@ -240,18 +240,22 @@ async def test_pragmas_hold_on_the_writer(tmp_path: Path) -> None:
 
 
 async def test_foreign_writer_is_waited_for(tmp_path: Path) -> None:
-    """A tool that holds the write lock for a moment delays a claim, it does not fail it."""
+    """A tool that holds the write lock for a moment delays a claim, it does not fail it.
+
+    Meanwhile the claim counts as undone, although nothing waits behind it.
+    """
     async with opened(tmp_path) as store:
         await filled(store, 1)
         other = connect(StatePaths(tmp_path).database, "rw")
         other.execute("BEGIN IMMEDIATE")
         task = asyncio.create_task(store.claim("short", 1))
         done, _ = await asyncio.wait({task}, timeout=0.2)
+        depth = store.queue_depth
         other.execute("ROLLBACK")
         other.close()
         claims = await task
 
-    assert not done
+    assert (set(), 1, 0) == (done, depth, store.queue_depth)
     assert len(claims) == 1
 
 
