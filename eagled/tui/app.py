@@ -39,6 +39,8 @@ from eagled.tui.widgets import Header, Look, Panel, Table
 
 ASK_TIMEOUT_S = 5.0  # a healthy daemon answers in milliseconds
 POST_TIMEOUT_S = 15.0  # a change waits for its commit
+LOST_S = 60.0  # how long the same wish after a lost reply is taken to be the same
+_ONCE = frozenset({"/v1/undo", "/v1/retry", "/v1/reject", "/v1/move"})
 EVENTS_EVERY_S = 2.0
 BACKOFF_S = (0.5, 5.0)  # first and longest wait between tries
 BLURRED_HZ = 0.5  # nobody looks; often enough for the numbers not to become stale
@@ -123,7 +125,7 @@ class TopApp(App[int]):
         self._readonly = readonly
         self._watch_terminal = watch_terminal
         self._post_order = asyncio.Lock()
-        self._unsure: dict[str, str] = {}  # changes whose reply was lost, with their keys
+        self._lost: tuple[str, str, float] | None = None  # a change without a reply, its key, when
         self._ask_now = asyncio.Event()
         self._blurred = False
         self._asked_events = float("-inf")
@@ -418,25 +420,35 @@ class TopApp(App[int]):
         """Send one change after the ones before it; return whether it was made, and what to say.
 
         The daemon's own words come first; `done` is for an answer without any. What has the same
-        `key` is made once; a change whose reply was lost goes with its first key when it is asked
-        for again, so the daemon tells what became of it and makes it only if it never did.
+        `key` is made once.
         """
         async with self._post_order:
-            same = repr((path, sorted(body.items())))
-            key = self._unsure.pop(same, key)
+            same, now = repr((path, sorted(body.items()))), self.state.clock.monotonic()
+            key, self._lost = self._key_for(path, same, now) or key, None
             try:
                 async with asyncio.timeout(POST_TIMEOUT_S):
                     reply = await self._source.post(path, body, key=key)
             except UnreachableError as error:
-                self._unsure[same] = key
+                self._lost = (same, key, now)
                 return False, f"not confirmed: {error}"
             except EagledError as error:
                 return False, f"refused: {error}"
             except Exception as error:  # noqa: BLE001 - told to the operator; the screen stays
-                self._unsure[same] = key
+                self._lost = (same, key, now)
                 return False, f"not confirmed: {reason_of(error)}"
         message = reply.get("message") if isinstance(reply, Mapping) else None
         return True, message if isinstance(message, str) else done
+
+    def _key_for(self, path: str, same: str, now: float) -> str | None:
+        """Return the first key of a change that is asked for again because its reply was lost.
+
+        With it the daemon tells what became of the change, and makes it only if it never did. Not
+        for a limit, a pause and such: doing those again is right, whatever happened in between.
+        """
+        if self._lost is None or path not in _ONCE:
+            return None
+        before, key, at = self._lost
+        return key if before == same and now - at < LOST_S else None
 
 
 def _space(look: Look) -> Panel:

@@ -14,7 +14,7 @@ from textual.widgets import Input
 from eagled.clock import FakeClock
 from eagled.errors import UnreachableError, UsageError
 from eagled.tui import panels
-from eagled.tui.app import BLURRED_HZ, TopApp, stepped
+from eagled.tui.app import BLURRED_HZ, LOST_S, TopApp, stepped
 from eagled.tui.dialogs import ConfirmDialog, NumberDialog
 from eagled.tui.state import STALE_S
 from eagled.tui.widgets import Look, Table
@@ -238,18 +238,33 @@ def _says(app: TopApp, words: str) -> bool:
 
 
 async def test_a_lost_reply_does_nothing_twice() -> None:
-    """What is asked for again after its reply was lost has its first key; a new wish does not."""
-    app, source, _ = make_app()
-    async with app.run_test(size=SMALL, notifications=True) as pilot:
-        await _shown(app, pilot)
-        for error in (TimeoutError(), UnreachableError("gone"), None, UsageError("no"), None):
-            source.post_error = error
-            await pilot.press("u")
-            await app.workers.wait_for_complete()
+    """An undo asked for again after its reply was lost has its first key; later wishes do not.
 
-    first, *others = source.keys
+    A pause has a key of its own each time: it may be right to do it again.
+    """
+    app, source, clock = make_app()
+    lost = UnreachableError("gone")
+    keys: dict[str, list[str]] = {"u": [], "p": []}
+    async with app.run_test(size=SMALL) as pilot:
+        await _shown(app, pilot)
+        for key, error in (
+            ("u", lost), ("u", TimeoutError()), ("u", None), ("u", UsageError("no")), ("u", lost),
+            ("p", lost), ("p", None), ("u", lost), ("", None), ("u", None),
+        ):  # fmt: skip
+            source.post_error = error
+            if key:
+                await pilot.press(key)
+                await app.workers.wait_for_complete()
+                keys[key].append(source.keys[-1])
+            else:
+                clock.advance(LOST_S)
+                source.document = status(at_ms=clock.now_ms())
+                await app.ask()
+
+    first, *others = keys["u"]
     assert [first, first] == others[:2]
-    assert 3 == len({first, *others})
+    assert 5 == len({first, *others})
+    assert 2 == len(set(keys["p"]))
 
 
 async def test_cursor_follows_its_row() -> None:
