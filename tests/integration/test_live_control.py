@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.daemon_kit import DaemonProcess, daemon, eagled, fill, write_config
+from tests.daemon_kit import DEADLINE_S, DaemonProcess, daemon, eagled, fill, write_config
 from tests.servers.process import ServerProcess
 
 WIDTH = 8  # requests at once
@@ -40,6 +41,14 @@ def sent(server: ServerProcess) -> list[int]:
     return [each["last"] for each in server.seen()["sent"]]
 
 
+def arrived(server: ServerProcess, n: int) -> None:
+    """Wait until so many requests have come to the server."""
+    deadline = time.monotonic() + DEADLINE_S
+    while len(sent(server)) < n:
+        assert time.monotonic() < deadline, "the requests did not arrive in time"
+        time.sleep(0.01)
+
+
 def full(status: dict[str, Any]) -> bool:
     """Return whether all places are taken."""
     return bool(status["lanes"]["short"]["in_flight"] == WIDTH)
@@ -67,7 +76,7 @@ def test_a_drain_finishes_what_runs_and_sends_nothing(
         waited = told(running, "drain", "--wait")
         drained = running.status()
         sent_before = sent(server)
-        told(running, "resume")
+        running.post("/v1/resume")
         running.until(done(d=20))
         running.stop()
 
@@ -86,6 +95,7 @@ def test_a_held_dataset_sends_nothing_over_a_kill(server: ServerProcess, tmp_pat
     fill(config, prompts(100, 12), "b")
     with daemon(config) as running:
         running.until(full)
+        arrived(server, WIDTH)
         said = told(running, "pause", "a", "--dataset")
         held = {number for number in sent(server) if number < 100}
         server.set(open=True)
@@ -93,15 +103,15 @@ def test_a_held_dataset_sends_nothing_over_a_kill(server: ServerProcess, tmp_pat
         running.kill()
     with daemon(config) as running:
         again = running.ready()
-        urgent = told(running, "prioritize", "a", "3")
+        urgent = running.post("/v1/datasets/a", {"priority": 3})["message"]
         sent_before = {number for number in sent(server) if number < 100}
-        told(running, "resume", "a", "--dataset")
+        running.post("/v1/datasets/a", {"paused": False})
         running.until(done(a=12, b=12))
         running.stop()
 
     assert said.startswith("dataset a: paused")
     assert again["datasets"]["a"]["paused"] is True
-    assert "dataset a: paused, priority 3" == urgent.strip()
+    assert "dataset a: paused, priority 3" == urgent
     assert held == sent_before
     assert Counter([*range(12), *range(100, 112)]) == Counter(sent(server))
 
@@ -116,7 +126,7 @@ def test_a_priority_given_while_requests_run_decides_what_is_next(
     fill(config, prompts(100, 6), "b")
     with daemon(config) as running:
         running.until(lambda status: status["lanes"]["short"]["in_flight"] == 1)
-        told(running, "prioritize", "b", "5")
+        running.post("/v1/datasets/b", {"priority": 5})
         server.set(open=True)
         running.until(done(a=6, b=6))
         running.stop()
@@ -132,17 +142,17 @@ def test_an_undone_reject_brings_answers_back(server: ServerProcess, tmp_path: P
     fill(config, prompts(0, 20))
     with daemon(config) as running:
         running.until(lambda status: full(status) and status["datasets"]["d"]["done"] == 4)
-        would = told(running, "reject", "--dataset", "d", "--dry-run")
+        would = running.post("/v1/reject", {"dataset": "d", "dry_run": True})["message"]
         said = told(running, "reject", "--dataset", "d", "--reason", "not wanted")
         server.set(open=True)
         rejected = running.until(done(d=WIDTH))
         undone = told(running, "undo")
         running.until(done(d=20))
-        nothing = told(running, "undo")
+        nothing = running.post("/v1/undo")["message"]
         running.stop()
 
     assert ("12 samples would be rejected", "12 samples are rejected") == (
-        would.strip(), said.strip()
+        would, said.strip()
     )  # fmt: skip
     assert rejected["datasets"]["d"]["rejected"] == 12
     assert "12 taken back" in undone
