@@ -94,7 +94,7 @@ def test_plan_choice_and_ring_over_the_socket(tmp_path: Path) -> None:
         assert plan["options"][0]["policy"]["codec"] == "lossless"
         assert [o["policy"]["codec"] for o in plan["options"] if o["name"] == "asked"] == ["fp8"]
         assert plan["recommended"] == "now"  # all is extracted: nothing is to come
-        assert "lossless" in eagled("plan", *flag)[1]
+        assert "chosen: lossless" in eagled("plan", *flag)[1]
         assert "configuration holds" in eagled("plan", "disk", "--choose", "config", *flag)[1]
         large = ("--assume", "1000x100", "--free", "1000", "--check")
         code, _, err = eagled("plan", "disk", *large, *flag)
