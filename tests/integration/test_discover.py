@@ -324,6 +324,20 @@ def test_lengths_are_those_of_the_targets_tokenizer(tmp_path: Path) -> None:
     assert max(length for length, _ in facts.lengths) > 12_000
 
 
+def test_what_is_configured_already_is_overlapped(tmp_path: Path) -> None:
+    """A dataset of the hub that asks what the configuration's own file asks says so."""
+    maker = Maker()
+    pairs = maker.pairs(4)
+    mine = tmp_path / "mine.jsonl"
+    mine.write_bytes(jsonl([maker.shapes["alpaca"](q, a) for q, a in pairs[:2]]))
+    with running(_one(maker, pairs=pairs)) as hub:
+        config = _config(tmp_path, datasets=[{"name": "mine", "source": str(mine)}])
+        findings = discover(config, _review(hub), _quiet)
+
+    assert str(mine) == findings.ranked[0].facts.source
+    assert {str(mine): 0.5} == dict(_facts(findings)["some/code-review"].overlap)
+
+
 def test_a_catalogue_and_a_folder_need_no_hub(tmp_path: Path) -> None:
     """Local sources are looked at like those of the hub, with their card and licence."""
     maker = Maker()
