@@ -21,7 +21,7 @@ from tests.contract.server import (
 )
 
 _START_S = 120.0
-_STOP_WITHIN_S = 10.0
+_STOP_WITHIN_S = 60.0  # a limit of failure; 12 answers of 2,000 tokens would take minutes
 
 
 def _refused(model: Path, *flags: str) -> subprocess.CompletedProcess[str]:

@@ -28,7 +28,7 @@ from tests.unit.shards.doubles import ToyBackend
 SAMPLES = 400
 CAP = 100_000
 TARGET = 12_000
-DEADLINE_S = 120.0
+DEADLINE_S = 300.0  # a limit of failure only: the machine may be busy
 
 
 def config(folder: Path, **disk: object) -> Config:
