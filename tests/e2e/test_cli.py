@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import resource
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -298,12 +298,13 @@ def test_the_database_is_checked_backed_up_and_restored(tmp_path: Path) -> None:
 
 
 def test_version_and_start_are_quick() -> None:
-    """Printing the version takes well under a second even on a busy machine."""
-    times = []
+    """Printing the version takes well under a second of computing, however busy the machine is."""
+    taken = []
     for _ in range(5):
-        began = time.monotonic()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = eagled("--version")
-        times.append(time.monotonic() - began)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        taken.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
 
     assert done.stdout.startswith("eagled ")
-    assert min(times) < 1.0
+    assert min(taken) < 1.0
