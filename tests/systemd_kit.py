@@ -25,7 +25,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 SYSTEMD = Path("/lib/systemd/systemd")
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 _TOOLS = (
     "unshare", "nsenter", "systemctl", "journalctl", "systemd-sysusers", "systemd-tmpfiles",
 )  # fmt: skip

@@ -19,7 +19,7 @@ from aiohttp import web
 
 ROOT = Path(__file__).parents[2]
 STATUS: dict[str, Any] = json.loads((ROOT / "tests/unit/tui/status.json").read_bytes())
-DEADLINE_S = 90.0  # the machine may be busy; a healthy run needs about two
+DEADLINE_S = 180.0  # the machine may be busy; a healthy run needs about two
 
 
 def wait_until(condition: Callable[[], bool], what: Callable[[], str]) -> None:

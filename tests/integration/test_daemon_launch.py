@@ -16,7 +16,7 @@ from tests.daemon_kit import ROOT, daemon, fill, look, write_config
 from tests.integration.test_launch import _pairs, free_port
 
 PROMPT = [1, 2, 3, 4, 5, 6, 7, 8]
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 
 
 def launching_config(folder: Path, *lines: str, told: dict[str, Any] | None = None) -> Path:

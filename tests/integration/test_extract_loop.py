@@ -25,7 +25,7 @@ from eagled.workers.extraction import Extraction, ExtractSettings, drained
 from tests.unit.shards.doubles import Daemon, ToyBackend, make_job
 from tests.unit.shards.helpers import manifest
 
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 MIB = 1 << 20
 
 

@@ -19,7 +19,7 @@ from eagled.workers.extraction import Extraction, ExtractSettings
 from eagled.workers.verify import committed, verify_run
 from tests.unit.shards.doubles import ToyBackend
 
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 SAMPLES = 30
 
 
