@@ -21,6 +21,7 @@ SUFFIXES = (".png", ".svg")
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _DPI = 120
 _WIDTH_IN = 8.0
+_FEW = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,8 @@ def lines(path: Path, curves: Sequence[Line], *, title: str, xlabel: str, ylabel
         raise UsageError("there is nothing to draw")
     with figure(path, height_in=4.0) as (axis,):
         for curve, colour in zip(curves, _cycle(len(curves)), strict=True):
-            axis.plot(curve.x, curve.y, label=curve.name, color=colour)
+            marker = "o" if len(curve.x) <= _FEW else None  # one point alone makes no line
+            axis.plot(curve.x, curve.y, label=curve.name, color=colour, marker=marker)
         axis.set_title(title, loc="left")
         axis.set_xlabel(xlabel)
         axis.set_ylabel(ylabel)

@@ -148,6 +148,11 @@ def gains(plain: Side, test: Side) -> list[Gain]:
 
 def verdict(found: Sequence[Gain]) -> str:
     """Say in one sentence at which concurrencies a draft is worth having."""
+    once = all(g.ratio.low == g.ratio.high for g in found)
+    return _judged(found) + ("; measured once, so the spread is not known" if once else "")
+
+
+def _judged(found: Sequence[Gain]) -> str:
     shown = [found[0]] if len(found) == 1 else [found[0], _turn(found)]
     numbers = ", ".join(map(str, dict.fromkeys(shown)))
     up_to = [g.concurrency for g in takewhile(lambda g: g.is_gain, found)]

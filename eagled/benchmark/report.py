@@ -178,7 +178,7 @@ def _notes(found: Benchmark) -> Iterator[str]:
     cut = sum(p.cut for p in found.plain.passes)
     asked = sum(p.requests for p in found.plain.passes)
     notes.append(f"{cut / asked:.0%} of the plain server's answers were cut at the limit")
-    yield "\n## To know\n"
+    yield "## To know\n"
     yield from (f"- {printable(note)}" for note in notes)
 
 

@@ -31,6 +31,7 @@ _COUNT = re.compile(rb'"completion_tokens":\s*(\d+)')  # in a text its quotes wo
 _ERROR = re.compile(rb'\{\s*"error"')
 _DONE = b"[DONE]"
 _DATA = b"data:"
+_FLUSH = "/flush_cache?timeout=20"  # a pass that has just ended is still being cleared away
 _LONG_S = 7200.0  # one answer of a slow machine
 
 
@@ -176,7 +177,7 @@ class StreamClient:
         """Empty the server's prefix cache; return whether it said so."""
         assert self._session is not None, "used outside its context"  # noqa: S101 - a bug, not input
         try:
-            async with self._session.post(self.url + "/flush_cache") as response:
+            async with self._session.post(self.url + _FLUSH) as response:
                 await response.read()
                 return response.status == OK
         except (aiohttp.ClientError, TimeoutError, OSError):

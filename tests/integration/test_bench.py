@@ -114,6 +114,7 @@ async def test_tokens_and_acceptance_are_the_servers_counts(pair: Pair) -> None:
     assert pytest.approx(1 + right / verifies) == spoken.length
     assert spoken.verifies == sum(spoken.histogram)
     assert 0 == found.plain.speculation.verifies
+    assert () == found.plain.notes
     assert (len(PROMPTS), len(PROMPTS)) == test.same_answers
 
 
@@ -257,7 +258,9 @@ class Bench:
 
 @pytest.fixture(scope="module", name="draft")
 def _draft(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return random_draft(tiny_model, tmp_path_factory.mktemp("draft") / "draft", (2, 4, 5))
+    run = tmp_path_factory.mktemp("draft")
+    (run / "result.json").write_text('{"after": {"length": 1.87}}')
+    return random_draft(tiny_model, run / "draft", (2, 4, 5))
 
 
 @pytest.fixture(name="bench")
@@ -289,6 +292,7 @@ def test_the_command_starts_both_servers_and_reports(
         "the target's own token counted",
         "3 of 3 greedy answers",
         "| asked | 3 | 0 | 0 |",
+        "held-out answers: 1.87 tokens a verify step",
     ):
         assert text in page
     assert {"speed.png", "gain.png"} <= {p.name for p in (tmp_path / "out").iterdir()}

@@ -123,7 +123,7 @@ def _spec_meta(made: int, histogram: list[int]) -> dict[str, Any]:
 async def main(port: int, settings: dict[str, Any]) -> None:
     """Serve until killed."""
     server = Streaming()
-    server.settings |= {**SETTINGS, "bodies": {"/flush_cache": ""}} | settings
+    server.settings |= {**SETTINGS, "bodies": {"/flush_cache?timeout=20": ""}} | settings
     listener = await asyncio.start_server(server.connection, "127.0.0.1", port, limit=64 << 20)
     sys.stdout.write(f"{listener.sockets[0].getsockname()[1]}\n")
     sys.stdout.flush()

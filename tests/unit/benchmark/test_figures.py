@@ -87,6 +87,13 @@ def test_the_verdict_is_one_sentence(found: list[Gain], text: str) -> None:
     assert text == verdict(found)
 
 
+def test_one_run_has_no_spread_and_the_verdict_says_so() -> None:
+    """Nothing is called a gain for certain that was measured once."""
+    found = gains(side("plain", {1: [100]}), side("draft", {1: [109]}))
+
+    assert verdict(found).endswith("; measured once, so the spread is not known")
+
+
 def test_a_side_is_read_back_as_it_was_written() -> None:
     """Passes, counts by data set and notes survive JSON."""
     ours = Side("draft", "w", SERVER, [made(1, 50, right=4)], (3, 4), ("a note",))
