@@ -229,9 +229,13 @@ def packing(
         for codec in CODECS:
             policy = StorePolicy(codec, codec, "all")
             for threads in {1, cores}:
+                cpu = time.process_time()
                 path, seconds = pack(folder, manifest, policy, samples, threads)
+                cpu = time.process_time() - cpu
                 path.unlink()
                 rates.setdefault(f"{codec}_{threads}", []).append(size / seconds)
+                if threads == 1:
+                    rates.setdefault(f"{codec}_cpu", []).append(size / cpu)
     best = {name: round(statistics.median(values), 1) for name, values in rates.items()}
     return {"mb": round(size, 1), "mb_per_s": best, "raw_of_plain": best["raw_1"] / best["plain"]}
 
