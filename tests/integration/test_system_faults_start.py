@@ -144,9 +144,9 @@ def test_damaged_files_are_refused_unchanged_and_a_garbled_index_is_not(tmp_path
     """After a kill: each damage ends the start with 73 and what to do; the -shm is only a cache."""
     with ServerProcess() as server:
         config = write_config(tmp_path, server.url)
-        fill(config, _prompts(300))
+        fill(config, _prompts(N))
         with daemon(config) as process:
-            process.until(lambda s: s["datasets"]["d"]["done"] == 300)
+            process.until(lambda s: s["datasets"]["d"]["done"] == N)
             process.kill()
     state, kept = tmp_path / "state", tmp_path / "kept"
     shutil.copytree(state, kept, ignore=shutil.ignore_patterns("*.sock"))
@@ -161,7 +161,7 @@ def test_damaged_files_are_refused_unchanged_and_a_garbled_index_is_not(tmp_path
     (state / "q.db-shm").write_bytes(b"x" * 32_768)
 
     assert {name: (73, hint, True) for name, (_, hint) in DAMAGE.items()} == seen
-    assert {SampleState.GENERATED: 300} == look(config, states)
+    assert {SampleState.GENERATED: N} == look(config, states)
 
 
 def _hint(stderr: str) -> str:

@@ -25,9 +25,9 @@ def test_a_merge_that_runs_is_given_up_and_the_database_closed(tmp_path: Path) -
     """SIGTERM in the midst of a merge: its caller is told, nothing of it is left, no -wal stays."""
     with ServerProcess() as server:
         config = write_config(tmp_path, server.url)
-        fill(config, [[1, 2, i % 200, i // 200] for i in range(500)])
+        fill(config, [[1, 2, i % 200, i // 200] for i in range(200)])
         with daemon(config, _argv(config, "alter=slow_merge")) as process:
-            process.until(lambda s: s["datasets"]["d"]["done"] == 500)
+            process.until(lambda s: s["datasets"]["d"]["done"] == 200)
             with subprocess.Popen(
                 [sys.executable, "-m", "eagled", "merge", "--config", str(config)],
                 env=clean_env(), stderr=subprocess.PIPE, text=True,
@@ -40,7 +40,7 @@ def test_a_merge_that_runs_is_given_up_and_the_database_closed(tmp_path: Path) -
     assert "the daemon is stopping: the merge was given up" in said
     assert not (tmp_path / "state/q.db-wal").exists()
     assert [] == list((tmp_path / "state/corpora").iterdir())
-    assert {SampleState.GENERATED: 500} == look(config, states)
+    assert {SampleState.GENERATED: 200} == look(config, states)
 
 
 NO_TERMINAL = (
@@ -68,7 +68,7 @@ def test_hangup_without_a_terminal_looks_at_the_configuration_and_stops_nothing(
     with ServerProcess() as server:
         config = write_config(tmp_path, server.url)
         before = config.read_text()
-        fill(config, [[1, 2, i % 200, i // 200] for i in range(300)])
+        fill(config, [[1, 2, i % 200, i // 200] for i in range(40)])
         with daemon(config, _session(NO_TERMINAL, config)) as process:
             process.ready()
             config.write_text(before.replace("max_new_tokens = 100", "max_new_tokens = 50"))
@@ -79,13 +79,13 @@ def test_hangup_without_a_terminal_looks_at_the_configuration_and_stops_nothing(
             wrong = _alarm(process.until(lambda s: "refused" in _alarm(s)))
             config.write_text(before)
             process.signal(signal.SIGHUP)
-            process.until(lambda s: not _alarm(s) and s["datasets"]["d"]["done"] == 300)
+            process.until(lambda s: not _alarm(s) and s["datasets"]["d"]["done"] == 40)
             code, _ = process.stop()
 
     assert "sampling.max_new_tokens; it holds from the next start" in differs
     assert "sampling.max_new_tokens = -1: must be >= 1" in wrong
     assert 0 == code
-    assert {SampleState.GENERATED: 300} == look(config, states)
+    assert {SampleState.GENERATED: 40} == look(config, states)
 
 
 def test_a_terminal_that_closes_ends_it_in_order(tmp_path: Path) -> None:
