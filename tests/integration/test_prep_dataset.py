@@ -19,6 +19,8 @@ from eagled.profile import read_profile
 from eagled.tokens import unpack_ids
 from eagled.types import Mode, RowReason
 from eagled.workers import prepare
+from eagled.workers.preparation.messages import Job
+from eagled.workers.preparation.workbench import load_renderer
 from eagled.workers.prepare import PrepProgress, PrepResult, prepare_all, prepare_dataset
 from tests.faults import fault_file
 from tests.prep_kit import any_lane, lines_of, rejects_of, toy_config, toy_renderer, write_jsonl
@@ -75,10 +77,12 @@ def test_no_run_uses_the_result_of_other_inputs(tmp_path: Path) -> None:
     keys: list[str] = []
     for run, what in zip(case["runs"], named, strict=True):
         config = _stale_case(tmp_path, source, run)
+        [dataset] = config.datasets
+        renderer = load_renderer(Job(config, dataset))
         if keys:
             with pytest.raises(ArtifactError, match=rf"these differ: .*{what}"):
-                prepare_dataset(config, config.datasets[0])
-        result = prepare_dataset(config, config.datasets[0], force=True)
+                prepare_dataset(config, dataset, renderer=renderer)
+        result = prepare_dataset(config, dataset, renderer=renderer, force=True)
         assert not result.skipped
         keys.append(result.prep_key)
 

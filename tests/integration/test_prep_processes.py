@@ -78,20 +78,26 @@ def _run(config: Config, crew: Crew | None = None, **options: Any) -> PrepResult
     return prepare_dataset(config, config.datasets[0], crew=crew, **options)
 
 
+@pytest.fixture(scope="module")
+def crews() -> Iterator[dict[int, ProcessCrew]]:
+    """One process, and three."""
+    with closing(ProcessCrew(1)) as one, closing(ProcessCrew(3)) as three:
+        yield {1: one, 3: three}
+
+
 @pytest.mark.parametrize("wanted", [{}, {"count": 50}, {"count": 50, "shuffle": True}])
 def test_any_number_of_processes_gives_the_same_bytes(
-    tmp_path: Path, wanted: dict[str, Any]
+    tmp_path: Path, wanted: dict[str, Any], crews: dict[int, ProcessCrew]
 ) -> None:
     """One process and three write what this process alone writes."""
     source = write_jsonl(tmp_path / "s.jsonl", *ROWS)
     prep = {"near": "report"}
     alone = _run(toy_config(tmp_path / "0", source, dataset=wanted, prep=prep))
     folders = []
-    for n in (1, 3):
-        with closing(ProcessCrew(n)) as crew:
-            config = toy_config(tmp_path / str(n), source, dataset=wanted, prep=prep)
-            folders.append(_run(config, crew).folder)
-            assert n == len(crew.pids)
+    for n, crew in crews.items():
+        config = toy_config(tmp_path / str(n), source, dataset=wanted, prep=prep)
+        folders.append(_run(config, crew).folder)
+        assert n == len(crew.pids)
 
     assert [_bytes(alone.folder)] * 2 == list(map(_bytes, folders))
     assert alone.rows == alone.kept + sum(alone.rejected.values())
