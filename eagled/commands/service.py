@@ -32,7 +32,7 @@ def install(
 
     loaded = load(config)
     files = unit_files(loaded, instance, root, sglang=sglang)
-    for line in misfits(loaded.config):
+    for line in misfits(loaded.config, file=loaded.path):
         warn(line)
     if dry_run:
         for path, text in files.items():

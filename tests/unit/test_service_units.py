@@ -23,7 +23,7 @@ from eagled.errors import (
     StoreError,
     UsageError,
 )
-from eagled.service_fit import _may_enter, misfits
+from eagled.service_fit import _ENTER, _may, misfits
 from eagled.service_units import (
     SGLANG_UNIT,
     UNITS,
@@ -305,6 +305,19 @@ def test_a_folder_that_the_units_user_cannot_enter_is_said(tmp_path: Path) -> No
     assert str(closed / "venv") in told[0]
 
 
+def test_a_configuration_that_the_units_user_cannot_read_is_said(tmp_path: Path) -> None:
+    """A key of mode 600 is right, a configuration of mode 600 is a daemon that does not start."""
+    config = _config(tmp_path, '[target]\nmodel = "/models/m"\n[run]\nstate_dir = "/var/lib/x"\n')
+    file = tmp_path / "eagled.toml"
+    file.chmod(0o600)
+    told = misfits(config, programs=[], file=file)
+    file.chmod(0o644)
+    after = misfits(config, programs=[], file=file)
+
+    assert f"chmod 640 {file}" in told[-1]
+    assert told[:-1] == after
+
+
 @pytest.mark.parametrize(
     ("mode", "owner", "group", "may"),
     [
@@ -323,4 +336,4 @@ def test_who_may_enter_is_what_the_mode_says(
     user = pwd.struct_passwd(("eagled", "x", 70, 7, "", "/", "/bin/false"))
     monkeypatch.setattr(pwd, "getpwnam", lambda _name: user)
 
-    assert may == _may_enter(os.stat_result((mode, 0, 0, 1, owner, group, 0, 0, 0, 0)))
+    assert may == _may(os.stat_result((mode, 0, 0, 1, owner, group, 0, 0, 0, 0)), _ENTER)
