@@ -94,3 +94,17 @@ async def test_socket_source_without_a_daemon(tmp_path: Path) -> None:
     with pytest.raises(EagledError):
         await source.post("/v1/undo", {})
     await source.close()
+
+
+@pytest.mark.parametrize(
+    ("told", "wanted", "light"),
+    [("0;15", None, True), ("15;0", None, False), ("", None, False), ("0;default;7", None, True),
+     ("15;0", True, True), ("0;15", False, False)],
+)  # fmt: skip
+def test_light_backgrounds(
+    monkeypatch: pytest.MonkeyPatch, told: str, *, wanted: bool | None, light: bool
+) -> None:
+    """The terminal's word counts, unless the operator says otherwise."""
+    monkeypatch.setenv("COLORFGBG", told)
+
+    assert light == launch._is_light(wanted)
