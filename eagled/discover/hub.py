@@ -30,6 +30,7 @@ _WAITS_S = (0.2, 1.0)
 _NAMED_FILES = 20
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*(?:/[A-Za-z0-9][A-Za-z0-9_.-]*)?")
 _SPLIT = re.compile(r"(?:^|/)(?P<split>[A-Za-z]\w*?)-\d{5}-of-\d{5}\.")
+_KEPT_BACK = re.compile(r"(?:^|[/_.-])(?P<split>test|validation|valid|val|dev|eval)(?=[/_.-])")
 _HEADER = re.compile(r"\A---\r?\n.*?\r?\n---\r?\n", re.DOTALL)
 
 
@@ -98,6 +99,8 @@ class HubSource:
         config, split, names, matched = _choose_files(data, sizes, found)
         files = tuple(self._file(found.source, info.sha, n, sizes[n]) for n in names)
         notes = [] if matched else ["the card's configurations match no file"]
+        if config is not None:
+            notes.append(f"one of several configurations: {printable(config, 60)}")
         rows, rows_from = self._row_count(found.source, data, (config, split), files, notes)
         card = Card(
             revision=str(info.sha) if info.sha else None,
@@ -223,7 +226,7 @@ def _choose_files(
             return (str(name) if len(configs) > 1 else None), split, names, True
     named: dict[str, list[str]] = {}
     for name in readable:
-        place = _SPLIT.search(name)
+        place = _SPLIT.search(name) or _KEPT_BACK.search(name)
         named.setdefault(place["split"] if place else "train", []).append(name)
     split = _train(named, found.split)
     return None, split, named.get(split or "", []), not configs or not readable

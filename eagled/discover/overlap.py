@@ -2,8 +2,8 @@
 
 Guarantee: of two datasets the later one names the earlier one, never the other way round, so order
 decides which is kept. Shares are those of the sample: a copy in another order of a large dataset
-shows a small share, which is why `found` is a lower bound. Memory: a key and index places of each
-sampled prompt; signatures lie in a scratch file.
+shows a small share, so that they are lower bounds. Memory: a key and index places of each sampled
+prompt; signatures lie in a scratch file.
 """
 
 from __future__ import annotations

@@ -324,6 +324,19 @@ def test_lengths_are_those_of_the_targets_tokenizer(tmp_path: Path) -> None:
     assert max(length for length, _ in facts.lengths) > 12_000
 
 
+def test_a_split_is_not_mixed_with_what_is_kept_back(tmp_path: Path) -> None:
+    """Without a word of the card, files called test or validation are no training data."""
+    repos = _one()
+    name = "some/code-review"
+    rows = jsonl([{"prompt": "What is kept back?"}])
+    repos[name].files |= {"test.jsonl": rows, "data/validation/a.jsonl": rows}
+    own = next(path for path in repos[name].files if path.startswith(("train", "data/train")))
+    with running(repos) as hub:
+        facts = _facts(discover(_config(tmp_path), _review(hub), _quiet))[name]
+
+    assert ("train", 12, len(repos[name].files[own])) == (facts.split, facts.rows, facts.size_bytes)
+
+
 def test_what_is_configured_already_is_overlapped(tmp_path: Path) -> None:
     """A dataset of the hub that asks what the configuration's own file asks says so."""
     maker = Maker()
