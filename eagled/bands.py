@@ -92,6 +92,15 @@ class BandTable:
     def _grow(self) -> None:
         """Copy all rows into a table of twice the size."""
         larger = nameless_file(self._path)
+        try:
+            self._copy(larger)
+        except BaseException:
+            os.close(larger)
+            raise
+        os.close(self._file)
+        self._file, self._bits = larger, self._bits + 1
+
+    def _copy(self, larger: int) -> None:
         free = 0  # the first place that is surely free
         for rows in self._in_order():
             first = rows >> np.uint64(2 * _MARK_BITS - self._bits - 1)
@@ -102,8 +111,6 @@ class BandTable:
             slots = np.zeros(free - places[0], dtype="<u8")
             slots[places - places[0]] = rows
             write_at(larger, slots.tobytes(), int(places[0]) * SLOT_BYTES, self._path)
-        os.close(self._file)
-        self._file, self._bits = larger, self._bits + 1
 
     def _in_order(self) -> Iterator[npt.NDArray[np.uint64]]:
         """Yield the used slots, by mark and then by row.
