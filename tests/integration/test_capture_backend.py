@@ -173,6 +173,23 @@ def test_damaged_file_in_the_spool_costs_a_pass(tmp_path: Path) -> None:
             backend.release([ids_of(1)])
 
 
+def test_file_of_another_version_is_left_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is neither read nor removed, and told of once; the sample is passed over."""
+    capture = FakeCapture(tmp_path / "spool")
+    path = put_file(capture.spool, "gen-1", ids_of(1), 3)
+    path.write_bytes(path.read_bytes().replace(b"eagled-capture-1", b"eagled-capture-9"))
+    with backend_over(capture) as backend:
+        for _ in range(2):
+            backend.capture([ids_of(1)])
+            backend.release([ids_of(1)])
+
+    assert ["gen-1.safetensors"] == names(capture.spool)
+    assert 2 == len(capture.served)
+    assert 1 == sum("left alone" in record.message for record in caplog.records)
+
+
 def test_other_layers_than_planned_are_not_taken(tmp_path: Path) -> None:
     """A server that captures other boundaries is named, and nothing is lost."""
     capture = FakeCapture(tmp_path / "spool")
