@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -59,14 +61,19 @@ class SocketSource:
         self._socket = socket
         self._stack: AsyncExitStack | None = None
         self._client: ControlClient | None = None
+        self._connecting = asyncio.Lock()
 
     async def _connected(self) -> ControlClient:
-        if self._client is None:
-            from eagled.control.client import ControlClient
+        async with self._connecting:
+            if self._client is None:
+                # its libraries take longer to load than a frame may wait
+                await asyncio.to_thread(import_module, "eagled.control.client")
+                from eagled.control.client import ControlClient
 
-            self._stack = AsyncExitStack()
-            self._client = await self._stack.enter_async_context(ControlClient(self._socket))
-        return self._client
+                stack = AsyncExitStack()
+                self._client = await stack.enter_async_context(ControlClient(self._socket))
+                self._stack = stack
+            return self._client
 
     async def status(self) -> Mapping[str, object]:
         """Return the daemon's status; a broken connection is thrown away."""
