@@ -2,15 +2,16 @@
 
 Guarantee: a caller that goes away does not stop a change half way; a call repeated with the same
 Idempotency-Key gets the first one's answer and changes nothing again (while the daemon remembers:
-the last `REMEMBERED` keys). Errors of ours travel with their class; anything else is a bug, logged
-with its traceback and answered with 500.
+the last `REMEMBERED` keys, and of their answers the newest `REMEMBERED_BYTES`: a claim's answer
+holds the work itself). Errors of ours travel with their class; anything else is a bug, logged with
+its traceback and answered with 500.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -42,6 +43,7 @@ from eagled.errors import (
 logger = logging.getLogger(__name__)
 B = TypeVar("B", bound=Body)
 REMEMBERED = 1024
+REMEMBERED_BYTES = 16 << 20  # some dozens of large claims; who repeats a call does so at once
 _JSON = "application/json"
 _WORK_PATH = "/v1/work/"  # too many to log
 _STATUS_OF_ERROR: tuple[tuple[type[EagledError], int], ...] = (
@@ -117,6 +119,8 @@ class Replies:
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, asyncio.Future[tuple[bytes, int]]] = OrderedDict()
+        self._answered: deque[tuple[str, int]] = deque()  # keys and sizes, oldest first
+        self._bytes = 0
 
     def get(self, key: str) -> asyncio.Future[tuple[bytes, int]] | None:
         """Return the (coming) answer of a key, or None."""
@@ -130,6 +134,24 @@ class Replies:
             self._known.popitem(last=False)
         return future
 
+    def answered(
+        self, key: str, future: asyncio.Future[tuple[bytes, int]], body: bytes, status: int
+    ) -> None:
+        """Keep the answer of a key, and forget the oldest ones beyond the bound; never this one."""
+        if future.done():
+            return
+        future.set_result((body, status))  # also of a key that is forgotten: somebody may wait
+        if self._known.get(key) is not future:
+            return
+        self._answered.append((key, len(body)))
+        self._bytes += len(body)
+        while len(self._answered) > 1 and (
+            self._bytes > REMEMBERED_BYTES or len(self._answered) > REMEMBERED
+        ):
+            oldest, size = self._answered.popleft()
+            self._known.pop(oldest, None)
+            self._bytes -= size
+
 
 REPLIES: web.AppKey[Replies] = web.AppKey("replies", Replies)
 Mutation = Callable[[web.Request, Control], Awaitable[Any]]
@@ -142,15 +164,16 @@ def mutation(work: Mutation) -> Handler:
         control, replies = request.app[CONTROL], request.app[REPLIES]
         await request.read()  # a caller that goes away now has changed nothing
         key = request.headers.get(IDEMPOTENCY_HEADER, "")
-        known = replies.get(f"{request.path} {key}") if key else None
+        name = f"{request.path} {key}"
+        known = replies.get(name) if key else None
         if known is not None:
             body, status = await asyncio.shield(known)
             return web.Response(body=body, status=status, content_type=_JSON)
         if not request.path.startswith(_WORK_PATH):
             peer = peer_of(request)
             logger.info("control call path=%s by=%s key=%s", request.path, peer, key)
-        future = replies.open(f"{request.path} {key}") if key else None
-        task = asyncio.create_task(_answer(work, request, control, future))
+        future = replies.open(name) if key else None
+        task = asyncio.create_task(_answer(work, request, control, name, future))
         control.tasks.add(task)
         task.add_done_callback(control.tasks.discard)
         return await asyncio.shield(task)
@@ -162,6 +185,7 @@ async def _answer(
     work: Mutation,
     request: web.Request,
     control: Control,
+    name: str,
     future: asyncio.Future[tuple[bytes, int]] | None,
 ) -> web.Response:
     try:
@@ -172,6 +196,7 @@ async def _answer(
         logger.exception("a control call failed path=%s", request.path)
         response = error_reply(EagledError("the daemon met a bug in this call; see its log"))
         response.set_status(500)
-    if future is not None and not future.done():
-        future.set_result((bytes(response.body or b""), response.status))  # type: ignore[arg-type] # json_reply sets bytes
+    if future is not None:
+        body = bytes(response.body or b"")  # type: ignore[arg-type] # json_reply sets bytes
+        request.app[REPLIES].answered(name, future, body, response.status)
     return response
