@@ -106,7 +106,9 @@ def main() -> None:
     timed("http://127.0.0.1:9", model, 0)  # what is loaded once is loaded here
     base_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     with hub_process(options.latency, options.rows) as (url, truths, pipe):
+        cpu_s = time.process_time()
         parallel_s, found = timed(url, model, 0)
+        cpu_s = time.process_time() - cpu_s
         pipe.send("count")
         calls = pipe.recv()
         peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
@@ -124,6 +126,7 @@ def main() -> None:
                 "one_after_the_other_s": serial_s and round(serial_s, 2),
                 "ratio": serial_s and round(serial_s / parallel_s, 2),
                 "reference": "the same categories one after the other",
+                "side_by_side_cpu_s": round(cpu_s, 2),
                 "base_mb": base_mb,
                 "peak_mb": peak_mb,
                 "precision_recall": scores(facts, truths),
