@@ -93,18 +93,23 @@ async def keep_backups(runtime: Runtime) -> None:
     settings = runtime.config.daemon
     keeper = BackupKeeper(runtime.paths, settings.backup_every_h, settings.backup_keep)
     while True:
-        if await asyncio.to_thread(keeper.due, runtime.clock.now_ms(), runtime.store.last_seq):
-            await _back_up(runtime, keeper)
+        await _back_up(runtime, keeper)
         await asyncio.sleep(LOOK_S)
 
 
 async def _back_up(runtime: Runtime, keeper: BackupKeeper) -> None:
+    seq = runtime.store.last_seq
     try:
+        if not await asyncio.to_thread(keeper.due, runtime.clock.now_ms(), seq):
+            return
         made = await until_cancelled(keeper.make, "backup")
-    except EagledError as exc:
+    except (EagledError, OSError) as exc:  # also: no open file is left; next time there may be
         logger.error("no backup was made error=%s", exc)  # noqa: TRY400 - the cause is outside
         runtime.board.raise_("backup", f"no backup was made: {exc}")
         return
     runtime.board.clear("backup")
-    await runtime.store.add_event(EventKind.BACKUP_MADE, made.name, str(made))
+    try:
+        await runtime.store.add_event(EventKind.BACKUP_MADE, made.name, str(made))
+    except EagledError as exc:  # the copy is there; its event found no room
+        logger.error("a backup has no event file=%s error=%s", made, exc)  # noqa: TRY400 - the cause is outside
     keeper.settled(runtime.store.last_seq)
