@@ -153,7 +153,12 @@ def _count(world: World, states: tuple[int, ...]) -> int:
 
 
 def _all_done(world: World) -> bool:
-    """Return whether every prepared sample is in the queue, and settled."""
+    """Return whether every prepared sample is in the queue, and settled.
+
+    Raises:
+        SystemExit: if a helper has ended.
+    """
+    world.check_helpers()
     whole = _number(world, "SELECT count(*) FROM dataset WHERE complete = 1")
     return bool(whole) and _count(world, _OPEN_STATES) == 0
 

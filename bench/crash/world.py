@@ -52,6 +52,7 @@ class World:
     engine: Engine
     python: str = sys.executable
     helpers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    names: dict[int, str] = field(default_factory=dict)
     daemon: subprocess.Popen[bytes] | None = None
 
     @property
@@ -83,7 +84,21 @@ class World:
 
     def helper(self, name: str, *args: str) -> None:
         """Start a process that stays for the whole run."""
-        self.helpers.append(self.spawn(name, *args))
+        process = self.spawn(name, *args)
+        self.helpers.append(process)
+        self.names[process.pid] = name
+
+    def check_helpers(self) -> None:
+        """End the run if a helper has ended: nothing would go on without it.
+
+        Raises:
+            SystemExit: with what it said last.
+        """
+        for helper in self.helpers:
+            if helper.poll() is not None:
+                name = self.names[helper.pid]
+                said = (self.root / f"{name}.log").read_text(errors="replace")[-2000:]
+                raise SystemExit(f"the {name} process ended with {helper.returncode}:\n{said}")
 
     def start_daemon(self) -> None:
         """Start the daemon unless it is there."""
