@@ -17,6 +17,7 @@ from eagled.sampling import ResolvedSampling
 from eagled.text.render import Renderer
 from tests.faults import fault_file, fault_row
 from tests.toy import TOY, load_toy_tokenizer
+from tests.unit.train.helpers import Answer, make_corpus
 
 GREEDY = ResolvedSampling(0.0, 1.0, -1, 0.0, 32, None)
 
@@ -132,3 +133,33 @@ def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
             config_of(tmp_path), Renderer(load_toy_tokenizer()), Wanted(files, 8, holdout=False),
             GREEDY,
         )  # fmt: skip
+
+
+def test_held_out_samples_are_asked_with_the_ids_they_have(tmp_path: Path) -> None:
+    """Of each dataset at most so many, prompts alone, once each; training samples never."""
+    answers = [
+        Answer("a", [1, 2, n], [9, 9], split="holdout" if n < 14 else "train")
+        for n in range(10, 16)
+    ]
+    answers += [Answer("b", [7, 8], [9], split="holdout"), Answer("c", [5], [9])]
+    make_corpus(tmp_path, answers)
+    config = config_of(tmp_path)
+    found = make_workload(
+        config, Renderer(load_toy_tokenizer()), Wanted([], 3, holdout=True), GREEDY
+    )
+
+    assert ["a", "b"] == [s.name for s in found.sets]
+    assert 3 == len(found.sets[0].prompts)
+    assert set(found.sets[0].prompts) <= {(1, 2, n) for n in range(10, 14)}
+    assert ((7, 8),) == found.sets[1].prompts
+
+
+def test_a_run_without_anything_held_out_says_so(tmp_path: Path) -> None:
+    """No corpus, and a corpus without a hold-out, each with what to do."""
+    renderer, wanted = Renderer(load_toy_tokenizer()), Wanted([], 3, holdout=True)
+
+    with pytest.raises(ArtifactError, match="eagled merge"):
+        make_workload(config_of(tmp_path), renderer, wanted, GREEDY)
+    make_corpus(tmp_path, [Answer("a", [1], [2])])
+    with pytest.raises(ArtifactError, match=r"set merge\.holdout"):
+        make_workload(config_of(tmp_path), renderer, wanted, GREEDY)
