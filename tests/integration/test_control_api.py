@@ -72,7 +72,7 @@ class FakeActions:
         self.called.append(f"storage {name} {uid}")
         return "chosen"
 
-    async def training(self, *, brief: bool = False) -> dict[str, Any]:
+    async def training(self, *, brief: bool = False) -> dict[str, Any]:  # noqa: ARG002 - as the daemon has it
         """No training."""
         return {"name": None}
 
