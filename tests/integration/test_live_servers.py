@@ -26,7 +26,7 @@ def sim(scale: str) -> ServerProcess:
 
 def test_servers_come_and_go_and_nothing_is_lost(tmp_path: Path) -> None:
     """Added, drained and removed by the command line; it holds over a restart."""
-    n = 500
+    n = 200
     with sim("0.7") as first, sim("0.7") as second:
         config = write_config(
             tmp_path, first.url, lanes__short={"concurrency": "auto", "limit": 40, "seed": 8}

