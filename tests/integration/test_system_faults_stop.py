@@ -10,10 +10,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from eagled.types import SampleState
-from tests.daemon_kit import clean_env, daemon, fill, look, write_config
+from eagled.store import Store
+from eagled.types import SampleState, TextVerdict
+from tests.daemon_kit import DEADLINE_S, clean_env, daemon, fill, look, write_config
 from tests.servers.kit import states
 from tests.servers.process import ServerProcess
+
+N_MERGED = 200  # ten seconds of the slow merge: longer than a stop takes to arrive
 
 
 def _argv(config: Path, *patches: str) -> list[str]:
@@ -21,26 +24,39 @@ def _argv(config: Path, *patches: str) -> list[str]:
     return [sys.executable, "-m", "tests.patched", *patches, "--", *run]
 
 
+async def _accept_all(store: Store) -> int:
+    """Say of every answer that it is good, as the text worker would."""
+    jobs = await store.text_jobs(1000)
+    verdicts = [TextVerdict(job.sample_id, job.attempt, None) for job in jobs]
+    return await store.settle_text(verdicts, lane_of=lambda _n: None)
+
+
 def test_a_merge_that_runs_is_given_up_and_the_database_closed(tmp_path: Path) -> None:
     """SIGTERM in the midst of a merge: its caller is told, nothing of it is left, no -wal stays."""
+    spool = tmp_path / "state/corpora/merge.tmp/ids"
     with ServerProcess() as server:
         config = write_config(tmp_path, server.url)
-        fill(config, [[1, 2, i % 200, i // 200] for i in range(200)])
+        fill(config, [[1, 2, i % 200, i // 200] for i in range(N_MERGED)])
+        with daemon(config) as process:
+            process.until(lambda s: s["datasets"]["d"]["done"] == N_MERGED)
+            process.stop()
+        accepted = look(config, _accept_all)
         with daemon(config, _argv(config, "alter=slow_merge")) as process:
-            process.until(lambda s: s["datasets"]["d"]["done"] == 200)
+            process.ready()
             with subprocess.Popen(
                 [sys.executable, "-m", "eagled", "merge", "--config", str(config)],
                 env=clean_env(), stderr=subprocess.PIPE, text=True,
             ) as merge:  # fmt: skip
-                process.logged("path=/v1/merge")
+                process.until(lambda _s: spool.exists())
                 code, _ = process.stop()
-                _, said = merge.communicate(timeout=60)
+                _, said = merge.communicate(timeout=DEADLINE_S)
 
+    assert N_MERGED == accepted
     assert (0, 69) == (code, merge.returncode), said
-    assert "the daemon is stopping" in said  # given up, or not even begun
+    assert "the merge was given up" in said
     assert not (tmp_path / "state/q.db-wal").exists()
     assert [] == list((tmp_path / "state/corpora").iterdir())
-    assert {SampleState.GENERATED: 200} == look(config, states)
+    assert {SampleState.GENERATED: N_MERGED} == look(config, states)
 
 
 NO_TERMINAL = (
