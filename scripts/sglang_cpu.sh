@@ -10,4 +10,4 @@ export PYTHONPATH="$here/tests/sglang_cpu${PYTHONPATH:+:$PYTHONPATH}"
 exec "$venv/bin/python" -m sglang.launch_server --model-path "$model" --device cpu \
   --attention-backend torch_native --host 127.0.0.1 --port "$port" --context-length 2048 \
   --max-total-tokens 65536 --max-running-requests 4 --disable-cuda-graph \
-  --mem-fraction-static 0.3 --skip-server-warmup "$@"
+  --mem-fraction-static 0.3 --skip-server-warmup --sleep-on-idle "$@"

@@ -19,7 +19,7 @@ import pytest
 from tests.contract.server import ContractServer, Peer, running_engine, running_sglang
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ContractServer]:

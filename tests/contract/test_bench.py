@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 FLAGS = (
     "--device", "cpu", "--attention-backend", "torch_native", "--max-total-tokens", "65536",
     "--max-running-requests", "4", "--disable-cuda-graph", "--mem-fraction-static", "0.3",
-    "--skip-server-warmup", "--dtype", "float32",
+    "--skip-server-warmup", "--sleep-on-idle", "--dtype", "float32",
 )  # fmt: skip
 DRAFT_FLAGS = (
     "--speculative-num-steps", "3", "--speculative-eagle-topk", "1",

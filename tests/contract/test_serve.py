@@ -19,7 +19,7 @@ START_S = 400.0
 FLAGS = [
     "--device", "cpu", "--attention-backend", "torch_native", "--dtype", "float32",
     "--max-total-tokens", "8192", "--max-running-requests", "4", "--disable-cuda-graph",
-    "--mem-fraction-static", "0.3", "--skip-server-warmup",
+    "--mem-fraction-static", "0.3", "--skip-server-warmup", "--sleep-on-idle",
 ]  # fmt: skip
 
 
