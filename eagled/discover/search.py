@@ -57,12 +57,16 @@ class Searched:
 
 @dataclass(slots=True)
 class _Shared:
-    """Who looks at what; the first category that finds a dataset looks at it."""
+    """Who looks at what; the first category that finds a dataset looks at it.
+
+    `cause` is what ended the search first; everything that fails later may fail for the stop.
+    """
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     done: dict[Found, Candidate] = field(default_factory=dict)
     claimed: set[Found] = field(default_factory=set)
     failures: list[str] = field(default_factory=list)
+    cause: BaseException | None = None
 
     def claim(self, found: Sequence[Found]) -> list[Found]:
         with self.lock:
@@ -110,10 +114,11 @@ class Search:
                 for name, part in parts.items():
                     for found in part.result():
                         _add(names.setdefault(found, []), name)
-            except BaseException:
+            except BaseException as exc:  # noqa: BLE001 - raised again below
+                cause = shared.cause or exc  # read before the stop, which fails the others, too
                 self.assessor.gate.stop()
                 pool.shutdown(wait=True, cancel_futures=True)
-                raise
+                raise cause from None
         candidates = tuple(_named(shared.done[found], of) for found, of in names.items())
         return Searched(candidates, tuple(shared.failures))
 
@@ -166,7 +171,9 @@ class Search:
                 shared.done[found] = candidate
                 counts = len(shared.done), len(shared.claimed)
             self.progress(*counts, found.source)
-        except BaseException:
+        except BaseException as exc:
+            with shared.lock:
+                shared.cause = shared.cause or exc
             self.assessor.gate.stop()  # at once: the others must not go on until somebody looks
             raise
 
