@@ -25,7 +25,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -88,21 +88,34 @@ def _emptied(sock: socket.socket) -> None:
         sock.settimeout(START_S)
 
 
-def _kill_and_start(config: Path, sock: socket.socket, times: int) -> tuple[float, int]:
-    """Kill a busy daemon and start the next; return the median time to READY, and the requeued."""
-    taken, requeued = [], []
+def _starts(
+    config: Path, sock: socket.socket, times: int, end: Callable[[DaemonProcess], None]
+) -> float:
+    """Start again and again, `end` each once it is busy; return the median time to READY.
+
+    The first start is not counted: what came before it was ended in another way.
+    """
+    taken = []
     env = {"NOTIFY_SOCKET": str(sock.getsockname())}
-    for number in range(times + 1):
+    for _ in range(times + 1):
         _emptied(sock)
         began = time.monotonic()
         with daemon(config, **env) as process:
-            seconds = _ready(sock, began)
-            if number:
-                taken.append(seconds)
-                requeued.append(_requeued(config))
+            taken.append(_ready(sock, began))
             _full(process)
-            process.kill()
-    return statistics.median(taken), max(requeued)
+            end(process)
+    return statistics.median(taken[1:])
+
+
+def _kill_and_start(config: Path, sock: socket.socket, times: int) -> tuple[float, int]:
+    """Kill a busy daemon and start the next; return the median time to READY, and the requeued."""
+    requeued = []
+
+    def end(process: DaemonProcess) -> None:
+        requeued.append(_requeued(config))
+        process.kill()
+
+    return _starts(config, sock, times, end), max(requeued)
 
 
 def _requeued(config: Path) -> int:
@@ -116,20 +129,14 @@ def _requeued(config: Path) -> int:
 
 def _clean(config: Path, sock: socket.socket, times: int) -> tuple[float, float]:
     """Stop a busy daemon in order and start the next; return both medians."""
-    started, stopped = [], []
-    env = {"NOTIFY_SOCKET": str(sock.getsockname())}
-    for number in range(times + 1):
-        _emptied(sock)
-        began = time.monotonic()
-        with daemon(config, **env) as process:
-            seconds = _ready(sock, began)
-            if number:  # the one before it was stopped in order
-                started.append(seconds)
-            _full(process)
-            code, took = process.stop()
-            assert code == 0, process.log[-2000:]
-            stopped.append(took)
-    return statistics.median(started), statistics.median(stopped)
+    stopped = []
+
+    def end(process: DaemonProcess) -> None:
+        code, took = process.stop()
+        assert code == 0, process.log[-2000:]
+        stopped.append(took)
+
+    return _starts(config, sock, times, end), statistics.median(stopped)
 
 
 def measure(folder: Path, rows: int, *, times: int, reply_s: float) -> Size:

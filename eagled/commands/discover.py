@@ -23,6 +23,7 @@ from eagled.errors import UsageError
 if TYPE_CHECKING:
     from eagled.config_load import LoadedConfig
     from eagled.discover.findings import Findings
+    from eagled.discover.run import Options
 
 
 def register(app: typer.Typer) -> None:
@@ -78,11 +79,7 @@ def discover(  # noqa: PLR0913 - one argument an option of the command
     as_json: JsonOption = False,
 ) -> None:
     """Find datasets by category, look at their first rows, and propose a mix."""
-    from eagled.discover.pages import write_pages
     from eagled.discover.run import Options
-    from eagled.discover.run import discover as run
-    from eagled.paths import StatePaths
-    from eagled.text.tokenizer import keep_torch_out
 
     if show_categories:
         from eagled.discover.categories import default_text
@@ -95,15 +92,25 @@ def discover(  # noqa: PLR0913 - one argument an option of the command
     if choose:
         _choose(loaded, choose, replace=replace)
         return
-    keep_torch_out()  # this process only tokenises
-    for name in ("eagled.readers", "huggingface_hub"):
-        logging.getLogger(name).setLevel(logging.ERROR)  # what is tried again is no news
     options = Options(
         categories=tuple(category or ()), categories_file=categories, target=target, goal=goal,
         catalogues=tuple(catalogue or ()), folders=tuple(folder or ()), hub=hub, viewer=viewer,
         limit=limit, rows=rows, timeout_s=timeout, token_file=token_file, rate_tok_per_s=rate,
         max_age_h=max_age, offline=offline,
     )  # fmt: skip
+    _search(loaded, options, as_json=as_json)
+
+
+def _search(loaded: LoadedConfig, options: Options, *, as_json: bool) -> None:
+    """Look, write the pages, and print what was found."""
+    from eagled.discover.pages import write_pages
+    from eagled.discover.run import discover as run
+    from eagled.paths import StatePaths
+    from eagled.text.tokenizer import keep_torch_out
+
+    keep_torch_out()  # this process only tokenises
+    for name in ("eagled.readers", "huggingface_hub"):
+        logging.getLogger(name).setLevel(logging.ERROR)  # what is tried again is no news
     findings = run(loaded.config, options, _progress)
     progress_line("")
     written = write_pages(StatePaths(loaded.config.run.state_dir).discover, findings)
