@@ -18,7 +18,7 @@ from eagled.commands.common import (
     say_json,
     say_table,
 )
-from eagled.errors import UsageError
+from eagled.errors import UnreachableError, UsageError
 
 if TYPE_CHECKING:
     from eagled.config_load import LoadedConfig
@@ -105,6 +105,8 @@ def _search(loaded: LoadedConfig, options: Options, *, as_json: bool) -> None:
     """Look, write the pages, and print what was found."""
     from eagled.discover.pages import write_pages
     from eagled.discover.run import discover as run
+    from eagled.discover.run import found_new
+    from eagled.discover.view import FAILED_HEAD, failed_rows
     from eagled.paths import StatePaths
     from eagled.text.tokenizer import keep_torch_out
 
@@ -113,6 +115,13 @@ def _search(loaded: LoadedConfig, options: Options, *, as_json: bool) -> None:
         logging.getLogger(name).setLevel(logging.ERROR)  # what is tried again is no news
     findings = run(loaded.config, options, _progress)
     progress_line("")
+    if not found_new(findings, loaded.config):
+        say_table(FAILED_HEAD, failed_rows(findings))
+        reasons = "; ".join(findings.failures) or "the table says why"
+        raise UnreachableError(
+            f"nothing new was found ({reasons}), so an earlier report stays as it is; is the hub "
+            "in reach (HF_ENDPOINT, --token-file)? --catalogue and --folder name other sources"
+        )
     written = write_pages(StatePaths(loaded.config.run.state_dir).discover, findings)
     if as_json:
         say_json(findings.to_json())
@@ -151,9 +160,9 @@ def show(findings: Findings) -> None:
         say_table(view.FAILED_HEAD, failed)
     for failure in findings.failures:
         say(f"a search failed: {failure}")
-    proposed = findings.choices[0].proposal
+    proposed = findings.proposed.proposal
     say(f"\n{proposed.title}: {proposed.count:,} conversations")
-    say_table(view.ENTRY_HEAD, view.entry_rows(findings.choices[0]))
+    say_table(view.ENTRY_HEAD, view.entry_rows(findings.proposed))
     say("")
     say_table(view.compare_head(findings.choices), view.compare_rows(findings.choices))
     say("")

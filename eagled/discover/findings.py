@@ -73,6 +73,11 @@ class Findings:
     failures: Sequence[str]
     titles: Mapping[str, str]
 
+    @property
+    def proposed(self) -> Choice:
+        """The mix made of what was found; without entries if that was nothing."""
+        return self.choices[0]
+
     def choice(self, name: str) -> Choice:
         """Return a mix by its name.
 

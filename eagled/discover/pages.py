@@ -53,7 +53,7 @@ def render_markdown(findings: Findings) -> str:
         parts += [f"### {markdown_text(item.facts.source)}", ""]
         rows = [(what, markdown_text(value)) for what, value in view.detail_rows(item) if value]
         parts += [*table(("what", "value"), rows), ""]
-    parts += [f"Choose one with `eagled discover --choose {findings.choices[0].proposal.name}`."]
+    parts += [f"Choose one with `eagled discover --choose {findings.proposed.proposal.name}`."]
     return "\n".join(parts) + "\n"
 
 
@@ -68,7 +68,7 @@ def markdown_text(text: str) -> str:
 def _tables(
     findings: Findings,
 ) -> Iterator[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
-    proposed = findings.choices[0]
+    proposed = findings.proposed
     yield f"{proposed.proposal.title}", view.ENTRY_HEAD, view.entry_rows(proposed)
     yield (
         "Mixes side by side", view.compare_head(findings.choices),

@@ -100,6 +100,8 @@ def discover(
 ) -> Findings:
     """Search, look, rank and propose; the findings are also kept for `--choose`.
 
+    Findings without a dataset that is new (a hub out of reach) do not take an earlier run's place.
+
     Raises:
         ConfigError: if categories, catalogue or folder are not understood.
         UsageError: if there is nothing to search, or no such category.
@@ -122,8 +124,15 @@ def discover(
     setting = _setting(config, options, catalogue, target)
     asked = Asked(options.goal, target, iso_utc(clock.now_ms()), note)
     findings = conclude(ranked, categories, config, setting, asked, searched.failures)
-    write_findings(paths.discover / FINDINGS_NAME, findings)
+    if found_new(findings, config):
+        write_findings(paths.discover / FINDINGS_NAME, findings)
     return findings
+
+
+def found_new(findings: Findings, config: Config) -> bool:
+    """Return whether a dataset that is not configured already could be looked at."""
+    have = {dataset.source for dataset in config.datasets}
+    return any(not item.flaw and item.facts.source not in have for item in findings.ranked)
 
 
 def _load_all() -> None:

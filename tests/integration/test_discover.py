@@ -380,7 +380,10 @@ def test_a_catalogue_and_a_folder_need_no_hub(tmp_path: Path) -> None:
 def test_the_commands_from_a_search_to_a_written_mix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """HF_ENDPOINT leads to the hub; one more command writes datasets and the decision."""
+    """HF_ENDPOINT leads to the hub; one more command writes datasets and the decision.
+
+    A search in between that reaches no hub says so and leaves the report as it was.
+    """
     maker = Maker()
     for words in ("code-review", "creative-writing"):
         maker.add("openai", name=f"some/{words}")
@@ -390,13 +393,18 @@ def test_the_commands_from_a_search_to_a_written_mix(
         "# a comment\n\n[vocab]\nsize = 64\n"
     )
     (tmp_path / "old.jsonl").write_bytes(jsonl([{"prompt": maker.text.question()}]))
-    with running(maker.world.repos) as hub:
-        searched = subprocess.run(
+
+    def search(endpoint: str, *more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
             [sys.executable, "-m", "eagled", "discover", "--goal", "20", "--category", "review",
-             "--category", "writing", "--target", TARGET],
-            cwd=tmp_path, env={**os.environ, "HF_ENDPOINT": hub.url}, capture_output=True,
+             "--category", "writing", "--target", TARGET, *more],
+            cwd=tmp_path, env={**os.environ, "HF_ENDPOINT": endpoint}, capture_output=True,
             text=True, check=False,
         )  # fmt: skip
+
+    with running(maker.world.repos) as hub:
+        searched = search(hub.url)
+    away = search(hub.url, "--max-age", "0")
     monkeypatch.chdir(tmp_path)
     kept = CliRunner().invoke(app, ["discover", "--choose", "proposed"])
     chosen = CliRunner().invoke(app, ["discover", "--choose", "proposed", "--replace"])
@@ -405,6 +413,8 @@ def test_the_commands_from_a_search_to_a_written_mix(
     plan = (tmp_path / "state/plans/train_plan_v1.md").read_text()
 
     assert (0, 0) == (searched.returncode, chosen.exit_code), searched.stderr + chosen.output
+    assert 69 == away.returncode, away.stderr
+    assert "an earlier report stays as it is" in away.stderr
     assert isinstance(kept.exception, UsageError)
     assert "--choose proposed" in searched.stdout
     assert {"some/code-review", "some/creative-writing"} <= {d.source for d in config.datasets}
