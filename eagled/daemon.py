@@ -111,6 +111,7 @@ class Daemon:
         self._hurry = asyncio.Event()
         self._background: set[asyncio.Task[None]] = set()
         self._runtime: Runtime | None = None  # once it is ready
+        self._look_again = False  # SIGHUP came before that
 
     async def run(self) -> int:
         """Start, work, stop; return the exit code."""
@@ -245,6 +246,8 @@ class Daemon:
         logger.info("ready socket=%s %s", socket, detail)
         self._notifier.ready(detail)
         self._runtime = runtime
+        if self._look_again:
+            self._on_hangup()
         settle_garbage()
 
     def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
@@ -354,8 +357,10 @@ class Daemon:
                 signal.signal(number, signal.SIG_IGN)  # nothing is left to cut short
 
     def _on_hangup(self) -> None:
-        if self._runtime is None or self._stop.is_set():
-            logger.info("SIGHUP: the configuration is not looked at while starting or stopping")
+        if self._stop.is_set():
+            logger.info("SIGHUP: the configuration is not looked at while stopping")
+        elif self._runtime is None:
+            self._look_again = True
         else:
             self._spawn(look_at_config(self._runtime), "SIGHUP")
 

@@ -80,13 +80,16 @@ def _alarm(status: dict[str, Any]) -> str:
 def test_hangup_without_a_terminal_looks_at_the_configuration_and_stops_nothing(
     tmp_path: Path,
 ) -> None:
-    """What differs, and what would be refused, is named; the run goes on with what it has."""
+    """What differs, and what would be refused, is named; the run goes on with what it has.
+
+    One that comes during the start is not lost.
+    """
     with ServerProcess() as server:
         config = write_config(tmp_path, server.url)
         before = config.read_text()
         fill(config, [[1, 2, i % 200, i // 200] for i in range(40)])
         with daemon(config, _session(NO_TERMINAL, config)) as process:
-            process.ready()
+            process.logged("starting: opening the database")
             config.write_text(before.replace("max_new_tokens = 100", "max_new_tokens = 50"))
             process.signal(signal.SIGHUP)
             differs = _alarm(process.until(lambda s: "differs" in _alarm(s)))
