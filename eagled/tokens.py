@@ -19,6 +19,7 @@ import numpy as np
 import zstandard
 
 from eagled.errors import ArtifactError
+from eagled.frames import unpack_frame
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -28,15 +29,14 @@ _LEVEL = 3  # level 9 saves under 10% at a fifth of the speed
 MAX_BLOB_TOKENS = 4_000_000  # beyond any context; stops a forged frame from filling memory
 
 
-class _Codecs(threading.local):
-    """One compressor and decompressor a thread: zstandard's objects are not shareable."""
+class _Packer(threading.local):
+    """One compressor a thread: zstandard's objects are not shareable."""
 
     def __init__(self) -> None:
         self.compress = zstandard.ZstdCompressor(level=_LEVEL).compress
-        self.decompress = zstandard.ZstdDecompressor().decompress
 
 
-_codecs = _Codecs()
+_packer = _Packer()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def pack_ids(ids: Sequence[int] | npt.NDArray[np.integer]) -> PackedIds:
     if sys.byteorder == "big":
         words.byteswap()
     raw = words.tobytes()
-    return PackedIds(_codecs.compress(raw), zlib.crc32(raw), len(words))
+    return PackedIds(_packer.compress(raw), zlib.crc32(raw), len(words))
 
 
 def unpack_ids(z: bytes, crc: int) -> npt.NDArray[np.uint32]:
@@ -71,8 +71,8 @@ def unpack_ids(z: bytes, crc: int) -> npt.NDArray[np.uint32]:
         ArtifactError: if the bytes are not what was packed.
     """
     try:
-        raw = _codecs.decompress(z, max_output_size=MAX_BLOB_TOKENS * _ID_BYTES)
-    except zstandard.ZstdError as exc:
+        raw = unpack_frame(z, MAX_BLOB_TOKENS * _ID_BYTES)
+    except ArtifactError as exc:
         raise ArtifactError(f"stored token ids are damaged: {exc}") from exc
     if len(raw) % _ID_BYTES or zlib.crc32(raw) != crc:
         raise ArtifactError("stored token ids are damaged: checksum differs")

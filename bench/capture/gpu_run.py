@@ -201,7 +201,7 @@ def _qwen(run: Run, spool: Path, name: str, fsync: str) -> AbstractContextManage
 def step_shm(run: Run, arguments: argparse.Namespace) -> None:
     """Prefill and generation with capture to memory."""
     del arguments
-    spool = Path("/dev/shm/eagled_spool")  # noqa: S108 - the point of this step
+    spool = in_memory("spool")
     vocab = 2000 if run.machine.dry else 150000
     raw_disk_once(run, spool, sync=False)
     with _qwen(run, spool, "shm", "off") as server:
@@ -274,7 +274,7 @@ def step_kimi(run: Run, arguments: argparse.Namespace) -> None:
     run.say("kimi_model", seconds=round(time.monotonic() - began, 1))
     if not run.machine.dry:  # MLA has no kernels on the CPU
         check_rows(run, model, models.KIMI_LAYERS, "kimi")
-    spool = Path("/dev/shm/eagled_spool")  # noqa: S108 - the point of this step
+    spool = in_memory("spool")
     raw_disk_once(run, spool, sync=False)
     if run.machine.dry:
         return
@@ -293,8 +293,7 @@ def step_onepass(run: Run, arguments: argparse.Namespace) -> None:
     del arguments
     from bench.capture.packing import pack
 
-    spool = Path("/dev/shm/eagled_spool")  # noqa: S108 - the point of this step
-    shards = Path("/dev/shm/eagled_shards")  # noqa: S108 - as above
+    spool, shards = in_memory("spool"), in_memory("shards")
     raw_disk_once(run, spool, sync=False)
     shape = run.shape(Shape(200, 200, 1024, 256))
     again = replace(shape, prompt=shape.prompt + shape.answer, answer=0, at_once=32)
@@ -321,6 +320,11 @@ def step_onepass(run: Run, arguments: argparse.Namespace) -> None:
                 empty(spool)
     one, two = (statistics.median(walls[way]) for way in ("one", "two"))
     run.say("onepass_ratio", ratio=round(one / two, 4), one_s=one, two_s=two, each=walls)
+
+
+def in_memory(name: str) -> Path:
+    """Return a folder in memory that no other step beside this one uses."""
+    return Path("/dev/shm") / f"eagled_{name}_{os.getpid()}"  # noqa: S108 - the point of such steps
 
 
 def raw_disk_once(run: Run, spool: Path, *, sync: bool) -> None:

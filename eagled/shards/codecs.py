@@ -26,6 +26,7 @@ import numpy.typing as npt
 import zstandard
 
 from eagled.errors import ArtifactError
+from eagled.frames import unpack_frame
 from eagled.shards.format import Bits, Codec
 
 BLOCK_BYTES = 1 << 17  # zstd's own block: one Huffman table
@@ -59,11 +60,10 @@ class Piece:
 
 
 class _Local(threading.local):
-    """A compressor, a decompressor and room for one block a thread: none may be shared."""
+    """A compressor and room for one block a thread: none may be shared."""
 
     def __init__(self) -> None:
         self.compress = zstandard.ZstdCompressor(compression_params=_ZSTD).compress
-        self.decompress = zstandard.ZstdDecompressor().decompress
         self._room = np.empty((2, 0), np.uint16)
 
     def room(self, shape: tuple[int, ...]) -> tuple[Bits, Bits]:
@@ -202,8 +202,8 @@ def decode_lossless(
 def _decode_block(block: npt.NDArray[np.uint8], out: Bits) -> None:
     size = out.size
     try:
-        raw = _local.decompress(flat_bytes(block[size:]), max_output_size=size)
-    except zstandard.ZstdError as exc:
+        raw = unpack_frame(flat_bytes(block[size:]), size)
+    except ArtifactError as exc:
         raise ArtifactError(f"a block of states cannot be decompressed: {exc}") from exc
     if len(raw) != size or len(block) < size:
         raise ArtifactError(f"a block of states has {len(raw)} exponents, {size} expected")

@@ -14,9 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import zstandard
-
 from eagled.errors import ArtifactError, OutputRejectedError
+from eagled.frames import unpack_frame
 from eagled.text.answer import ParsedAnswer
 from eagled.text.calls import ParsedCall
 from eagled.text.messages import Message, Role, ToolCall, Tools
@@ -43,8 +42,7 @@ def read_body(body: bytes) -> Recorded:
         ArtifactError: if the bytes are not what prep wrote.
     """
     try:
-        plain = zstandard.ZstdDecompressor().decompress(body, max_output_size=MAX_BODY_BYTES)
-        value: Mapping[str, Any] = json.loads(plain)
+        value: Mapping[str, Any] = json.loads(unpack_frame(body, MAX_BODY_BYTES))
         tools = value["tools"]
         return Recorded(
             messages=tuple(Message.from_json(message) for message in value["messages"]),
@@ -52,7 +50,7 @@ def read_body(body: bytes) -> Recorded:
             targets=tuple(value["targets"]),
             thinking=value["thinking"],
         )
-    except (zstandard.ZstdError, ValueError, KeyError, TypeError) as exc:
+    except (ArtifactError, ValueError, KeyError, TypeError) as exc:
         raise ArtifactError(f"a stored conversation is damaged: {exc!r}") from exc
 
 

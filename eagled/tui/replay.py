@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import zstandard
 
 from eagled.clock import Clock
-from eagled.errors import ContentError, UnreachableError, UsageError
+from eagled.errors import ArtifactError, ContentError, UnreachableError, UsageError
+from eagled.frames import unpack_frame
 from eagled.tui.record import FORMAT
 
 FIRST_ANSWERS_S = 20.0  # of the packaged recording: before it there is little to see
@@ -36,9 +36,8 @@ def load_recording(path: Path | None = None) -> list[_Line]:
     """
     packed = path.read_bytes() if path else (files("eagled.tui") / "demo.jsonl.zst").read_bytes()
     try:
-        text = zstandard.ZstdDecompressor().decompress(packed, max_output_size=_MAX_BYTES)
-        head, *lines = map(orjson.loads, text.splitlines())
-    except (zstandard.ZstdError, ValueError) as error:
+        head, *lines = map(orjson.loads, unpack_frame(packed, _MAX_BYTES).splitlines())
+    except (ArtifactError, ValueError) as error:
         raise ContentError(f"{path}: is no recording of `eagled top`: {error}") from error
     if not isinstance(head, dict) or head.get("recording") != FORMAT or not lines:
         raise ContentError(f"{path}: is a recording of another format than {FORMAT}")

@@ -83,8 +83,8 @@ class RingLink(StoreLink):
     ) -> tuple[int, int]:
         """Commit through the desk, and look at the folder."""
         result = await self.desk.commit(record, members)
-        sizes = [p.stat().st_size for p in self.paths.shards.glob("*.safetensors")]
-        self.peak, self.total = max(self.peak, sum(sizes)), self.total + record.file_bytes
+        held = sum(_size(path) for path in self.paths.shards.glob("*.safetensors"))
+        self.peak, self.total = max(self.peak, held), self.total + record.file_bytes
         return result.accepted, result.stale
 
     async def fail_extract(
@@ -92,6 +92,14 @@ class RingLink(StoreLink):
     ) -> bool:
         """Report through the desk."""
         return await self.desk.fail(fence, reason, detail, final=final)
+
+
+def _size(shard: Path) -> int:
+    """Return what a shard holds of the disk; the ring may remove it meanwhile."""
+    try:
+        return shard.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def worker(link: RingLink) -> Extraction:
