@@ -10,10 +10,16 @@ streamed, which is its cheaper way. It imports nothing of eagled.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+
+if importlib.util.find_spec("datasets") is None:  # bench_serving imports it for sets not used here
+    sys.modules["datasets"] = ModuleType("datasets")
+    sys.modules["datasets"].load_dataset = None  # type: ignore[attr-defined]
 
 import sglang.benchmark.serving as bench
 from sglang.benchmark.datasets import DatasetRow
