@@ -188,8 +188,8 @@ def step_tp2(run: Run, arguments: argparse.Namespace) -> None:
     """Correctness on two GPUs: rank 0 writes, once."""
     del arguments
     model = models.tiny(run.machine.work / "tiny")
-    flags = ("--tp-size", "2", "--disable-custom-all-reduce")  # NCCL is enough for rows
-    check_rows(run, model, models.TINY_LAYERS, "tp2", *flags)
+    plain = ("--disable-custom-all-reduce", "--enforce-disable-flashinfer-allreduce-fusion")
+    check_rows(run, model, models.TINY_LAYERS, "tp2", "--tp-size", "2", *plain)
 
 
 def _qwen(run: Run, spool: Path, name: str, fsync: str) -> AbstractContextManager[Server]:
