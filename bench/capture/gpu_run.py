@@ -12,7 +12,9 @@
 Plain and capturing runs alternate on one server: capture is asked for per request. Every result is
 one JSON line, on stdout and in OUT/capture.jsonl, written as soon as it is there; a step that
 fails writes the end of the server's log and the next one goes on. No run starts after `--until`
-seconds. The reference of each ratio is the plain run of the same pair.
+seconds. The reference of each ratio is the plain run of the same pair. Steps side by side, a GPU
+each,
+need a `--work` each.
 """
 
 from __future__ import annotations
@@ -202,7 +204,7 @@ def _qwen(run: Run, spool: Path, name: str, fsync: str) -> AbstractContextManage
 def step_shm(run: Run, arguments: argparse.Namespace) -> None:
     """Prefill and generation with capture to memory."""
     del arguments
-    spool = in_memory("spool")
+    spool = in_memory(run, "spool")
     vocab = 2000 if run.machine.dry else 150000
     raw_disk_once(run, spool, sync=False)
     with _qwen(run, spool, "shm", "off") as server:
@@ -275,7 +277,7 @@ def step_kimi(run: Run, arguments: argparse.Namespace) -> None:
     run.say("kimi_model", seconds=round(time.monotonic() - began, 1))
     if not run.machine.dry:  # MLA has no kernels on the CPU
         check_rows(run, model, models.KIMI_LAYERS, "kimi")
-    spool = in_memory("spool")
+    spool = in_memory(run, "spool")
     raw_disk_once(run, spool, sync=False)
     if run.machine.dry:
         return
@@ -294,7 +296,7 @@ def step_onepass(run: Run, arguments: argparse.Namespace) -> None:
     del arguments
     from bench.capture.packing import pack
 
-    spool, shards = in_memory("spool"), in_memory("shards")
+    spool, shards = in_memory(run, "spool"), in_memory(run, "shards")
     raw_disk_once(run, spool, sync=False)
     shape = run.shape(Shape(200, 200, 1024, 256))
     again = replace(shape, prompt=shape.prompt + shape.answer, answer=0, at_once=32)
@@ -323,9 +325,9 @@ def step_onepass(run: Run, arguments: argparse.Namespace) -> None:
     run.say("onepass_ratio", ratio=round(one / two, 4), one_s=one, two_s=two, each=walls)
 
 
-def in_memory(name: str) -> Path:
-    """Return a folder in memory that no other step beside this one uses."""
-    return Path("/dev/shm") / f"eagled_{name}_{os.getpid()}"  # noqa: S108 - the point of such steps
+def in_memory(run: Run, name: str) -> Path:
+    """Return a folder in memory that belongs to `--work`, and is emptied by the next run there."""
+    return Path("/dev/shm") / f"eagled_{name}_{run.machine.work.name}"  # noqa: S108 - the point
 
 
 def raw_disk_once(run: Run, spool: Path, *, sync: bool) -> None:

@@ -36,7 +36,7 @@ def test_what_is_no_frame_is_refused(frame: bytes) -> None:
 
 
 @pytest.mark.parametrize("says", [True, False])
-def test_content_comes_back_up_to_the_limit(says: bool) -> None:  # noqa: FBT001 - a parameter
+def test_content_comes_back_up_to_the_limit(*, says: bool) -> None:
     """Also of frames that do not say how large they are, as streams write them."""
     frame = zstandard.ZstdCompressor(write_content_size=says).compress(b"x" * 100)
 

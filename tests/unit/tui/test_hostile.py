@@ -127,6 +127,7 @@ async def test_hostile_text_behind_the_first_screen() -> None:
             app.open_sample(UID) if view == "inspector" else app.action_view(view)
             await app.workers.wait_for_complete()
             app.redraw()
+            await pilot.pause()
             await wait_for(pilot, partial(_shows, app, _expected(view)))
             drawn[view] = screen_text(app)
         app.action_view("failures")
