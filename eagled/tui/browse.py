@@ -334,6 +334,11 @@ class BrowseApp(TopApp):
         """Open the row that was clicked again."""
         self.action_open()
 
+    def on_page_sized(self, _: Page.Sized) -> None:
+        """Cut a sample's text for the new width, also when no answer comes that would redraw it."""
+        if self.state.current == "inspector":
+            self.redraw()
+
     def on_page_past(self, event: Page.Past) -> None:
         """Go to the next or the previous page of samples."""
         desk = self.state.desk

@@ -49,6 +49,9 @@ class Page(Table):
     class Chosen(Message):
         """A row was clicked a second time."""
 
+    class Sized(Message):
+        """The page was given a size."""
+
     def __init__(self, build: BuildPage, look: Look, *, widget_id: str) -> None:
         super().__init__("", lambda *_: _NOTHING, look, widget_id=widget_id)
         self._build_page = build
@@ -100,6 +103,10 @@ class Page(Table):
         """Go to a row by place."""
         self.follow = self.follow and to < 0
         super().action_jump(to)
+
+    def on_resize(self, _: events.Resize) -> None:
+        """Tell the app, which may hold things made for a width."""
+        self.post_message(self.Sized())
 
     def select(self, key: str) -> None:
         """Put the cursor on a row."""

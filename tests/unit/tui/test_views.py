@@ -308,7 +308,6 @@ async def test_a_long_sample_is_cut_aside() -> None:
 
 
 def _cut_for(app: BrowseApp, width: int) -> bool:
-    app.redraw()
     return app.state.desk.doc is not None and app.state.desk.doc.width == width
 
 
