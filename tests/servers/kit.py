@@ -22,7 +22,7 @@ from eagled.server.client import SglangClient
 from eagled.store import Store
 from eagled.store.records import DatasetRecord, LaneRow, NewConversation, NewTurn, SampleFilter
 from eagled.tokens import make_uid, pack_ids, unpack_ids
-from eagled.types import Mode, SampleState
+from eagled.types import EventKind, Mode, SampleState
 from eagled.workers.generate import Generator
 
 VOCAB = 283  # the toy tokenizer of the fault inputs
@@ -79,6 +79,18 @@ class Rig:
 
         await until(enough, timeout_s)
         return await self.states()
+
+    async def happened(self, kind: EventKind) -> list[str]:
+        """Wait for an event, which is stored after its cause is seen; return all its details."""
+
+        async def details() -> list[str]:
+            return [e.detail for e in await self.store.events(0, 100) if e.kind is kind]
+
+        async def stored() -> bool:
+            return bool(await details())
+
+        await until(stored)
+        return await details()
 
     def server_state(self, which: int = 0) -> str:
         """Return the state of a server as a person is shown it."""
