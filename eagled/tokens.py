@@ -12,7 +12,6 @@ import threading
 import zlib
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +19,7 @@ import zstandard
 
 from eagled.errors import ArtifactError
 from eagled.frames import unpack_frame
+from eagled.record import record
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -39,7 +39,7 @@ class _Packer(threading.local):
 _packer = _Packer()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PackedIds:
     """Ids ready for the store: compressed bytes, CRC32 of the raw bytes, and their count."""
 

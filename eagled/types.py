@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from eagled.record import record
 from eagled.tokens import PackedIds
 
 
@@ -151,7 +152,7 @@ class EventKind(StrEnum):
     UNDONE = "undone"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fence:
     """Who may finish a piece of work: the holder of this attempt in this epoch, nobody else."""
 
@@ -160,7 +161,7 @@ class Fence:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Claim:
     """One sample handed to generation.
 
@@ -186,7 +187,7 @@ class Claim:
         return self.prompt.n + (self.partial.n if self.partial is not None else 0)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Answer:
     """The exact ids that a server returned, stop token included.
 

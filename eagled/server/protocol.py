@@ -13,6 +13,8 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
+from eagled.record import record
+
 
 class EndCause(StrEnum):
     """Why a natural end came when it did."""
@@ -22,7 +24,7 @@ class EndCause(StrEnum):
     WINDOW = "window"  # the server's context was full first
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GenerateRequest:
     """One request.
 
@@ -44,7 +46,7 @@ class GenerateRequest:
     states: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GenerateReply:
     """A whole, natural reply.
 

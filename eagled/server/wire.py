@@ -19,7 +19,6 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import cast
 
 from httptools import (
@@ -37,6 +36,7 @@ from eagled.errors import (
     StaleConnectionError,
 )
 from eagled.printable import printable
+from eagled.record import record
 
 KEEPALIVE_S = 4.0  # SGLang closes an idle connection after 5 s; ours must be let go first
 STALE_S = 1.0  # a connection that was dead already says so within one round trip
@@ -59,7 +59,7 @@ class ReplyCutError(ReplyBrokenError):
     """The connection ended in the middle of a reply."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WireReply:
     """A whole reply; header names are lower case, `connected_at` is monotonic seconds."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from eagled.record import record
 from eagled.tokens import PackedIds
 from eagled.types import EventKind, Finish, Mode, SampleState
 
@@ -230,7 +231,7 @@ class EventRow:
     uid: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ack:
     """A result that is on disk: `kind` is the state it reached, `crc` that of the answer's ids."""
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from eagled.crashpoints import crash_point
 from eagled.errors import EagledError
+from eagled.record import record
 from eagled.store.executor import Executor, error_name
 from eagled.store.ops.base import Op, Tx
 from eagled.store.records import Ack
@@ -28,7 +29,7 @@ class Failed:
     error: Exception
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Batch:
     """What a committed transaction gives: one result an operation, in the order given.
 

@@ -13,6 +13,7 @@ from itertools import chain, zip_longest
 from typing import Any, ClassVar, Self
 
 from eagled.printable import printable
+from eagled.record import record
 from eagled.store.ops.base import Op, Tx, fence_key, live_rows, write_failure
 from eagled.store.records import Ack
 from eagled.tokens import PackedIds
@@ -62,7 +63,7 @@ def _after(group: Sequence[_Candidate], last: int) -> list[_Candidate]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ClaimSamples(Op[list[Claim]]):
     """Take up to `n` queued samples of a lane."""
 
@@ -150,7 +151,7 @@ def _partial_of(tx: Tx, sample: int) -> PackedIds | None:
     return PackedIds(*rows[0]) if rows else None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CompleteSample(Op[bool]):
     """Store an answer; False if the claim is no longer this caller's."""
 
