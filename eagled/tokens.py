@@ -1,7 +1,8 @@
 """Token ids as they are stored: little-endian u32, zstd, with a CRC over the raw bytes.
 
 Guarantee: `unpack_ids(pack_ids(ids))` gives the same ids; a blob that was altered anywhere is
-refused with `ArtifactError`. Price: about 1 byte a token on real text.
+refused with `ArtifactError`. Price: 1.4 to 1.8 bytes a token in answers
+of 1,000 to 4,000 ids of English and code.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _ID_BYTES = 4
-_LEVEL = 3  # level 9 saves under 10% at a fifth of the speed
+_LEVEL = 1  # level 3 saves 1 to 3% and takes up to twice as long
 MAX_BLOB_TOKENS = 4_000_000  # beyond any context; stops a forged frame from filling memory
 
 
