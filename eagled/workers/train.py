@@ -21,20 +21,22 @@ import torch
 from eagled.artifacts import write_json
 from eagled.config import Config
 from eagled.errors import ArtifactError, ConfigError
+from eagled.holdout import HOLDOUT, TRAIN
 from eagled.lanes import lane_for
 from eagled.paths import StatePaths
 from eagled.shards.reader import ShardDataset
 from eagled.shards.target import read_target, resolve_model
 from eagled.train.checkpoint import checkpoints, load_checkpoint
-from eagled.train.corpus import HOLDOUT, TRAIN, Corpus, latest_corpus, read_corpus
+from eagled.train.corpus import Corpus, latest_corpus, read_corpus
 from eagled.train.data import Items, usable
 from eagled.train.export import export_draft, weights_of
+from eagled.train.feed import CorpusFeed, HeldOut
 from eagled.train.geometry import Geometry, Wishes, geometry_for, target_config
 from eagled.train.metrics import StepRecord
 from eagled.train.report import write_train_report
 from eagled.train.teacher import load_teacher
 from eagled.train.team import Team
-from eagled.train.trainer import HeldOut, RunSpec, Trainer, TrainResult
+from eagled.train.trainer import RunSpec, Trainer, TrainResult
 from eagled.train.vocab import Coverage, DraftVocab, VocabResult, mapping_to_continue, vocab_run
 
 DRAFT_NAME, RESULT_NAME, STATUS_NAME = "draft", "result.json", "status.json"
@@ -99,15 +101,14 @@ def _train(config: Config, team: Team, corpus: Corpus, folder: Path, progress: P
     target = resolve_model(config.target.model, config.target.revision)
     spec = _spec(config, corpus, folder, vocab, source, target)
     status = _Status(folder, progress)
-    trainer = Trainer(
-        spec, team, load_teacher(target), source, held, status.step if team.leads else None
-    )
+    feed = CorpusFeed(source, config.train, seed=config.run.seed, team=team, held_out=held)
+    trainer = Trainer(spec, team, load_teacher(target), feed, status.step if team.leads else None)
     with _stopped_by_signals(trainer):
         result = trainer.run()
     if not team.leads or not result.finished:
         return Trained(folder, result, None, None, note)
     draft = export_draft(weights_of(folder), folder / DRAFT_NAME, target_config(target))
-    summary = _summary(spec, corpus, trainer.items, result)
+    summary = _summary(spec, corpus, feed.items, result)
     write_json(folder / RESULT_NAME, summary)
     page = write_train_report(folder, _facts(summary), _coverage(built.coverage))
     return Trained(folder, result, draft, page, note)

@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 
 from eagled.config import TrainConfig
 from eagled.train.data import MemorySource
+from eagled.train.feed import CorpusFeed
 from eagled.train.team import Team
 from eagled.train.trainer import RunSpec, Trainer
 from tests.unit.train.kit import geometry, learnable, sample, target_ends, vocabulary
@@ -31,7 +32,8 @@ def main(folder: str, kind: str = "even", batches: str = "1") -> None:
     config = TrainConfig.model_validate(settings)
     team = Team.join("cpu")
     run = RunSpec(Path(folder), config, 3, geometry(), vocabulary(), {"corpus": "c1"})
-    trainer = Trainer(run, team, target_ends(), MemorySource(samples))
+    feed = CorpusFeed(MemorySource(samples), config, seed=run.seed, team=team)
+    trainer = Trainer(run, team, target_ends(), feed)
     trainer.run()
     weights = {name: weight.detach() for name, weight in trainer.head.named_parameters()}
     save_file(weights, Path(folder) / f"rank-{team.rank}.safetensors")
