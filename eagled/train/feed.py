@@ -29,6 +29,39 @@ class HeldOut:
     lane_of: Callable[[int], str] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What training samples came to.
+
+    Attributes:
+        samples: that carry loss.
+        rows: of them.
+        left_out: samples without any row that carries loss.
+        cut: samples longer than the limit.
+        longest_rows: of one sample.
+    """
+
+    samples: int = 0
+    rows: int = 0
+    left_out: int = 0
+    cut: int = 0
+    longest_rows: int = 0
+
+    @classmethod
+    def of(cls, items: Items) -> Counts:
+        """Return those of some samples."""
+        longest = max(items.rows, default=0)
+        return cls(len(items.index), sum(items.rows), items.left_out, items.cut, longest)
+
+    def __add__(self, other: Counts) -> Counts:
+        """Return those of both."""
+        return Counts(
+            self.samples + other.samples, self.rows + other.rows,
+            self.left_out + other.left_out, self.cut + other.cut,
+            max(self.longest_rows, other.longest_rows),
+        )  # fmt: skip
+
+
 class Driver(Protocol):
     """What a feed asks of the trainer that takes its steps."""
 
@@ -52,10 +85,6 @@ class Feed(Protocol):
     def over(self) -> bool:
         """Whether no further step comes, although `total` may not be reached."""
 
-    @property
-    def left_out(self) -> int:
-        """Training samples without a supervised row, so far."""
-
     def first(self) -> Tensor:
         """Return the states of one training sample, [T-1, L*D]; asked before the first step."""
 
@@ -70,6 +99,9 @@ class Feed(Protocol):
 
     def held_out(self) -> HeldOut | None:
         """Return the samples that an estimate after the last step yielded is made of."""
+
+    def counts(self) -> Counts:
+        """Return what the training samples came to, so far."""
 
     def facts(self) -> Mapping[str, Any]:
         """Return what only the data can tell, for whoever reads a checkpoint."""
@@ -105,6 +137,7 @@ class CorpusFeed:
         """
         self._source, self._config, self._team, self._held = source, config, team, held_out
         self.items = usable(source, config.max_tokens)
+        self._counts = Counts.of(self.items)
         plan = make_plan(
             self.items, epochs=config.epochs, batch_tokens=config.batch_tokens,
             batches=config.accumulation * team.world, seed=seed,
@@ -115,11 +148,6 @@ class CorpusFeed:
     def total(self) -> int:
         """Optimiser steps of the plan."""
         return len(self.plan)
-
-    @property
-    def left_out(self) -> int:
-        """Training samples without a supervised row."""
-        return self.items.left_out
 
     def first(self) -> Tensor:
         """Return the states of the first usable sample, [T-1, L*D]."""
@@ -146,6 +174,10 @@ class CorpusFeed:
     def held_out(self) -> HeldOut | None:
         """Return the held-out samples of the corpus."""
         return self._held
+
+    def counts(self) -> Counts:
+        """Return what the training samples come to."""
+        return self._counts
 
     def facts(self) -> Mapping[str, Any]:
         """Return nothing: a corpus is known before the run."""

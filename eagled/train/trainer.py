@@ -158,7 +158,7 @@ class Trainer:
                 self.metrics.estimate(self.step, after)
         self._save()
         self.team.wait()
-        return TrainResult(self.step, total, before, after, self.feed.left_out, over)
+        return TrainResult(self.step, total, before, after, self.feed.counts().left_out, over)
 
     def _loop(self) -> Estimate | None:
         """Do the steps that are left; return the estimate of the last one if it was made."""
