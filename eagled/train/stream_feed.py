@@ -253,16 +253,17 @@ class StreamFeed:
         now = time.monotonic()
         if not wait and now - self._asked < _ASK_EVERY_S:
             return {"do": "nothing"}
-        self._asked = now
+        self._asked, do = now, "nothing"
         try:
-            found = self._fresh(supply, WAIT_S if wait else 0.0)
-            outlook = supply.outlook() if wait and found is None else Outlook()
-            if outlook.over or outlook.held:  # what came between the two questions
-                found = self._fresh(supply, 0.0)
+            found = self._fresh(supply, 0.0)
+            if found is None and wait:
+                do = self._idle(supply.outlook())
+                # again: one may have come between the two questions
+                found = self._fresh(supply, 0.0 if do in ("end", "save") else WAIT_S)
         except UnreachableError as exc:
             return {"do": "away", "why": str(exc)}
         if found is None:
-            return {"do": self._idle(outlook) if wait else "nothing"}
+            return {"do": do}
         self._asked = 0.0  # there may be more
         shard = dataclasses.asdict(found)
         return {"do": "shard", "shard": shard, "cap_bytes": supply.cap_bytes}
