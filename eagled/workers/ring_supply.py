@@ -90,9 +90,13 @@ class RingSupply:
             self._release_rest()
 
     def leave(self) -> None:
-        """End: this consumer is no longer waited for."""
-        self._release_rest()
-        self._post("leave")
+        """End: this consumer is no longer waited for; if the daemon is away, once it is silent."""
+        self.__exit__()  # a renewal would register it again
+        try:
+            self._release_rest()
+            self._post("leave")
+        except UnreachableError as exc:
+            _log.warning("the ring was not left: %s", exc)
 
     def _release_rest(self) -> None:
         while part := self._back[:_MOST_RELEASED]:

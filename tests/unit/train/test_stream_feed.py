@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,9 +97,17 @@ def steps(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_everything_is_learnt_once_and_goes(tmp_path: Path) -> None:
-    """All rows of the training samples are read once; every shard is given back, in order."""
+    """All rows are read once; every shard is given back, in order, and after its checkpoint."""
     ring = made(tmp_path)
     names = [s.name for s in (*ring.there, *ring.coming)]
+    release = ring.release
+
+    def checked(names: Sequence[str]) -> None:
+        last = load_checkpoint(checkpoints(tmp_path / "run/checkpoints")[-1]).feed
+        assert set(names) <= {row[0] for row in last["shards"][: last["learnt"]]}
+        release(names)
+
+    ring.release = checked  # type: ignore[method-assign]  # looks at the disk first
     result = train(ring, tmp_path / "run")
     rows = sum(len(s["input_ids"]) - 1 for s in trained_samples())
 
