@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -87,7 +87,9 @@ class Watched(ControlClient):
         self, record: ShardRecord, members: list[ShardMember]
     ) -> tuple[int, int]:
         """Commit, and look at the folder."""
-        os.link(self._paths.shards / record.name, self._copies / record.name)
+        copy = self._copies / record.name
+        if not copy.exists():  # a commit without an answer is sent again
+            os.link(self._paths.shards / record.name, copy)
         result = await super().commit_shard(record, members)
         held = sum(_size(path) for path in self._paths.shards.glob("*.safetensors"))
         self.peak, self.total = max(self.peak, held), self.total + record.file_bytes
@@ -140,22 +142,26 @@ def trainer(config: Path) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def killed_after(config: Path, metrics: Path, n: int) -> None:
-    """Train until so many lines are written, then SIGKILL."""
-    process = trainer(config)
+def written(process: subprocess.Popen[str], metrics: Path, n: int) -> None:
+    """Wait until a trainer has written so many lines."""
     deadline = time.monotonic() + DEADLINE_S
     while not metrics.is_file() or metrics.read_bytes().count(b"\n") < n:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.005)
+
+
+def killed_after(config: Path, metrics: Path, n: int) -> None:
+    """Train until so many lines are written, then SIGKILL."""
+    process = trainer(config)
+    written(process, metrics, n)
     process.kill()
     process.communicate()
     assert process.returncode == -signal.SIGKILL
 
 
-def finished(config: Path) -> dict[str, Any]:
-    """Train to the end, and return what the command says."""
-    process = trainer(config)
+def told_by(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """Wait for the end of a trainer, and return what the command says."""
     out, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, err
     return dict(json.loads(out))
@@ -189,26 +195,34 @@ class Recorded(ToyRing):
 
 
 @pytest.mark.slow
-def test_ten_times_the_ring_is_learnt_over_two_kills(
+def test_ten_times_the_ring_is_learnt_over_kills_and_a_restart(
     tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two SIGKILLs: every sample learnt once, the cap held, the lines of an unbroken run."""
+    """Two kills, a new daemon: each sample is learnt once, the cap holds, the same lines come out.
+
+    The lines are compared with those of an unbroken run over the same order of shards.
+    """
     config = run_config(tmp_path, tiny_model)
     loaded = load_config(config, environ={}).config
     paths = StatePaths(loaded.run.state_dir)
     look(config, fill)
     run = paths.drafts / NAME
-    with daemon(config) as running:
-        running.ready()
+    with ExitStack() as stack:
+        first = stack.enter_context(daemon(config))
+        first.ready()
         assert eagled("merge", "--config", str(config)).returncode == 0
-        client = Watched(running.socket, paths, tmp_path / "copies")
-        with extracting(client, tiny_model, paths):
-            killed_after(config, run / "metrics.jsonl", 9)
-            killed_after(config, run / "metrics.jsonl", 23)
-            told = finished(config)
-        left = running.status()["datasets"]["alpha"]
+        client = Watched(first.socket, paths, tmp_path / "copies")
+        stack.enter_context(extracting(client, tiny_model, paths))
+        killed_after(config, run / "metrics.jsonl", 9)
+        killed_after(config, run / "metrics.jsonl", 23)
+        last = trainer(config)
+        written(last, run / "metrics.jsonl", 30)
+        assert first.stop()[0] == 0
+        second = stack.enter_context(daemon(config))
+        told = told_by(last)
+        left = second.ready()["datasets"]["alpha"]
         assert (SAMPLES, 0) == (left["extracted"], left["generated"])
-        assert_ring_is_empty(running)
+        assert_ring_is_empty(second)
 
     corpus = latest_corpus(paths.corpora)
     rows = sum(len(row.input_ids) - 1 for row in corpus.rows("train"))
@@ -226,7 +240,7 @@ def test_ten_times_the_ring_is_learnt_over_two_kills(
     monkeypatch.setattr(
         "eagled.workers.train_stream.RingSupply", lambda *_: Recorded(again, len(again))
     )
-    train_run(loaded, name="whole", stream=Stream(running.socket))
+    train_run(loaded, name="whole", stream=Stream(first.socket))
     assert lines(paths.drafts / "whole") == every
 
 
