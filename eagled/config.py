@@ -404,10 +404,10 @@ class TrainConfig(_Section):
     start: Literal["target", "random"] = "target"
     """Begin with the target's output head and norm, or with random ones."""
     epochs: float = Field(default=3, gt=0)
-    """Passes over the training samples."""
+    """Passes over the training samples; a stream is read once."""
     max_steps: int = Field(default=0, ge=0)
     """Optimiser steps at most; 0 is what the epochs give. The learning rate falls to its end over
-    these steps."""
+    these steps. `eagled train --stream` needs it: a stream does not tell its length."""
     batch_tokens: int = Field(default=8192, ge=16)
     """Tokens of one forward pass; documents are packed without padding."""
     accumulation: int = Field(default=1, ge=1)

@@ -20,6 +20,7 @@ from eagled.config import Config
 from eagled.control.desks import ExtractDesk
 from eagled.control.doorbell import Doorbell
 from eagled.errors import ArtifactError, UsageError
+from eagled.holdout import HOLDOUT, TRAIN, split_of
 from eagled.paths import StatePaths
 from eagled.shards.ring import Ring
 from eagled.store import Store
@@ -118,7 +119,7 @@ class RingDesk:
             left = deadline - loop.time()
             if names or left <= 0:
                 await self._save()
-                return [self._told(shard) for shard in names]
+                return [{**self._told(n), **await self._members(n)} for n in names]
             await asyncio.sleep(min(left, LEASE_LOOK_S))
 
     async def release(self, name: str, shards: list[str]) -> int:
@@ -157,6 +158,14 @@ class RingDesk:
     def _told(self, name: str) -> dict[str, Any]:
         path = str((self._paths.shards / name).resolve())
         return {"name": name, "path": path, "bytes": self._sizes.get(name, 0)}
+
+    async def _members(self, name: str) -> dict[str, list[str]]:
+        """Return the uids that count in a shard, by the split that a merge would give them."""
+        holdout, seed = self._config.merge.holdout, self._config.run.seed
+        found: dict[str, list[str]] = {TRAIN: [], HOLDOUT: []}
+        for uid, conversation in await self._store.shard_conversations(name):
+            found[split_of(conversation.hex(), holdout, seed)].append(uid.hex())
+        return found
 
     async def _look(self, desk: ExtractDesk | None) -> None:
         """Read which shards there are."""

@@ -20,6 +20,7 @@ from eagled.config import Config
 from eagled.discover.decision import read_decision
 from eagled.disk import file_system
 from eagled.errors import ArtifactError, ConfigError
+from eagled.holdout import TRAIN
 from eagled.lanes import lane_context, ordered_lanes
 from eagled.paths import StatePaths
 from eagled.plan_render import (
@@ -39,7 +40,7 @@ from eagled.sampling import ResolvedSampling, model_defaults, resolve_sampling
 from eagled.shards.layers import plan_layers
 from eagled.shards.policy import current_policy
 from eagled.shards.target import TargetFacts, read_target
-from eagled.train.corpus import TABLE_NAME, TRAIN, Corpus, corpus_versions, read_corpus
+from eagled.train.corpus import TABLE_NAME, Corpus, corpus_versions, read_corpus
 
 _BF16_BYTES = 2
 _LOW, _HIGH = 0.1, 0.9  # of the throughput history: the range of a time

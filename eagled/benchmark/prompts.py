@@ -20,13 +20,14 @@ from eagled.artifacts import sha256_json
 from eagled.config import Config
 from eagled.decontaminate import read_prompts
 from eagled.errors import ArtifactError, ConfigError
+from eagled.holdout import HOLDOUT
 from eagled.paths import StatePaths
 from eagled.sampling import ResolvedSampling
 from eagled.server.protocol import GenerateRequest
 from eagled.text.messages import Message, Role
 from eagled.text.render import Renderer
 from eagled.tokens import make_uid
-from eagled.train.corpus import HOLDOUT, latest_corpus
+from eagled.train.corpus import latest_corpus
 
 Ids = tuple[int, ...]
 _ANY = 1 << 40  # a limit that the server does not tell

@@ -47,7 +47,8 @@ def ring(*, config: ConfigOption = None, as_json: JsonOption = False) -> None:
         say_json(shown)
         return
     cap = human_bytes(shown["cap_bytes"]) if shown["cap_bytes"] else "what the disk has"
-    say(f"mode {shown['mode']}, {human_bytes(shown['live_bytes'])} of {cap}")
+    full = "; full: extraction waits for a release" if shown["full"] else ""
+    say(f"mode {shown['mode']}, {human_bytes(shown['live_bytes'])} of {cap}{full}")
     say_table(
         ("consumer", "holds", "waiting"),
         [(c["name"], len(c["held"]), c["waiting"]) for c in shown["consumers"]],

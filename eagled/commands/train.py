@@ -1,4 +1,4 @@
-"""`eagled train`: train a draft on a frozen corpus."""
+"""`eagled train`: train a draft on a frozen corpus, or from the ring of shards."""
 
 from __future__ import annotations
 
@@ -32,23 +32,35 @@ def train(
     name: Annotated[str, typer.Option("--name", help="Folder below drafts/.")] = "",
     version: Annotated[str, typer.Option("--corpus", help="Version; none is the newest.")] = "",
     *,
+    stream: Annotated[
+        bool,
+        typer.Option("--stream", help="Train from the daemon's ring of shards while it extracts."),
+    ] = False,
     config: ConfigOption = None,
     settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Train a draft on a frozen corpus, or go on where it was stopped; export it.
 
+    With --stream the corpus gives the vocabulary only, and train.max_steps must be set.
     Several GPUs: torchrun --nproc-per-node N --no-python eagled train …
     """
+    from eagled.socket_path import client_socket
     from eagled.workers.train import train_run
+    from eagled.workers.train_stream import Stream
 
     loaded = load(config, settings).config
-    trained = train_run(loaded, name=name, version=version, progress=_show_step)
+    ring = Stream(client_socket(config), _show_waiting) if stream else None
+    trained = train_run(loaded, name=name, version=version, progress=_show_step, stream=ring)
     progress_line("")
     if as_json:
         say_json(_train_json(trained))
         return
     _say_trained(trained)
+
+
+def _show_waiting() -> None:
+    progress_line("waits for shards of the ring (`eagled shards ring`)")
 
 
 def _show_step(record: StepRecord) -> None:
@@ -83,6 +95,11 @@ def _say_trained(trained: Trained) -> None:
     if not result.finished:
         say(f"stopped after {result.step} of {result.total} steps; the same command goes on")
         return
+    if result.step < result.total:
+        warn(
+            f"the stream ended after {result.step} of {result.total} steps (train.max_steps), so "
+            "the learning rate did not fall to its end"
+        )
     for when, found in (("before", result.before), ("after", result.after)):
         if found is not None:
             say(f"{when}: {found.total.length:.3f} tokens a verify step (held out, an estimate)")

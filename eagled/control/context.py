@@ -75,6 +75,9 @@ class RingActions(Protocol):
     def view(self) -> dict[str, Any]:
         """Return shards and consumers."""
 
+    def wait_reason(self, desk: ExtractDesk) -> str:
+        """Return why there is no room for another claim; empty if there is."""
+
     async def register(self, name: str) -> None:
         """A consumer begins."""
 

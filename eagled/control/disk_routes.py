@@ -71,8 +71,10 @@ async def choose(request: web.Request, control: Control) -> dict[str, Any]:
 
 
 async def ring(request: web.Request) -> web.StreamResponse:
-    """GET /v1/ring: shards and consumers."""
-    return json_reply(_ring(request.app[CONTROL]).view())
+    """GET /v1/ring: shards and consumers; `full` while extraction waits for room in it."""
+    control = request.app[CONTROL]
+    ring = _ring(control)
+    return json_reply({**ring.view(), "full": bool(ring.wait_reason(control.extract))})
 
 
 async def register(request: web.Request, control: Control) -> dict[str, Any]:
@@ -83,7 +85,7 @@ async def register(request: web.Request, control: Control) -> dict[str, Any]:
 
 
 async def lease(request: web.Request, control: Control) -> dict[str, Any]:
-    """POST /v1/ring/lease: shards to read; asking renews the lease."""
+    """POST /v1/ring/lease: shards to read, and the uids in each by split; renews the lease."""
     body = await body_of(request, LeaseBody)
     shards = await _ring(control).lease(body.consumer, body.max, body.wait_s)
     return {"shards": shards, "message": f"{len(shards)} shards"}

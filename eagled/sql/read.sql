@@ -23,6 +23,12 @@ SELECT s.id, s.uid, s.shard_index, s.n_prompt, s.n_output, s.output_crc
 FROM sample AS s
 WHERE s.shard_id = (SELECT id FROM shard WHERE name = :name) ORDER BY s.shard_index;
 
+-- name: shard_conversations
+-- Which samples' states a shard holds, with their conversations, in file order.
+SELECT s.uid, c.uid
+FROM sample AS s JOIN conversation AS c ON c.id = s.conversation_id
+WHERE s.shard_id = (SELECT id FROM shard WHERE name = :name) ORDER BY s.shard_index;
+
 -- name: sample_by_uid
 -- Everything known of one sample.
 SELECT s.id, s.uid, d.name, l.name, c.uid, c.source_id, s.turn, s.state, s.rank, s.attempt,

@@ -57,6 +57,11 @@ def shard_members(db: Executor, name: str) -> list[StoredMember]:
     return [StoredMember(*row) for row in db.rows("shard_members_of", {"name": name})]
 
 
+def shard_conversations(db: Executor, name: str) -> list[tuple[bytes, bytes]]:
+    """Return uid and conversation of each sample of one shard, in file order."""
+    return [(uid, talk) for uid, talk in db.rows("shard_conversations", {"name": name})]
+
+
 def settings(db: Executor) -> dict[str, str]:
     """Return all live settings."""
     return dict(db.rows("settings"))

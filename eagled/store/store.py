@@ -511,6 +511,10 @@ class Store:
         """Return the samples of one shard in file order."""
         return await self._bulk.read(queries.shard_members, name)
 
+    async def shard_conversations(self, name: str) -> list[tuple[bytes, bytes]]:
+        """Return uid and conversation of each sample of one shard, in file order."""
+        return await self._bulk.read(queries.shard_conversations, name)
+
     async def sample(self, uid_hex: str) -> SampleDetail | None:
         """Return everything known of one sample; None if there is none of that identity."""
         try:

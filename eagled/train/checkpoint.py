@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +40,14 @@ class Checkpoint:
             `exp_avg_sq.*`, `d2t`, `t2d`.
         facts: JSON-ready values that a run must agree with to continue.
         metrics_bytes: length of metrics.jsonl at that step.
+        feed: JSON-ready place in the data, where the step alone does not tell it.
     """
 
     step: int
     tensors: Mapping[str, Tensor]
     facts: Mapping[str, Any]
     metrics_bytes: int
+    feed: Mapping[str, Any] = field(default_factory=dict)
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
@@ -66,6 +68,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
         {
             "format": CHECKPOINT_FORMAT, "step": checkpoint.step,
             "facts": dict(checkpoint.facts), "metrics_bytes": checkpoint.metrics_bytes,
+            "feed": dict(checkpoint.feed),
         },
     )  # fmt: skip
     shutil.rmtree(final, ignore_errors=True)
@@ -97,7 +100,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
         tensors = load_file(path / _TENSORS)
     except (OSError, SafetensorError) as exc:
         raise ArtifactError(f"{path / _TENSORS} cannot be read: {exc}") from exc
-    return Checkpoint(int(state["step"]), tensors, state["facts"], int(state["metrics_bytes"]))
+    step, metrics_bytes = int(state["step"]), int(state["metrics_bytes"])
+    return Checkpoint(step, tensors, state["facts"], metrics_bytes, state.get("feed", {}))
 
 
 def optimizer_tensors(

@@ -23,7 +23,6 @@ from eagled.errors import ArtifactError
 
 CORPUS_FORMAT = "eagled-corpus/1"
 TABLE_NAME = "corpus.parquet"
-TRAIN, HOLDOUT = "train", "holdout"
 VERSION = re.compile(r"^v(\d{3,})$")
 SCHEMA = pa.schema(
     [

@@ -8,7 +8,7 @@ Price: lengths and masks of all samples are read once at the start; one thread l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol, Self
@@ -80,20 +80,26 @@ def usable(source: Source, max_tokens: int = 0) -> Items:
     Raises:
         ArtifactError: if none is left.
     """
+    found = pick(source, range(len(source)), max_tokens)
+    if not found.index:
+        raise ArtifactError(
+            f"none of {len(source)} samples has a supervised token within {max_tokens or 'any'} "
+            "tokens: raise train.max_tokens, or look at the loss masks"
+        )
+    return found
+
+
+def pick(source: Source, which: Collection[int], max_tokens: int = 0) -> Items:
+    """Return those of some samples that carry loss, maybe none."""
     index, rows, cut = [], [], 0
-    for i in range(len(source)):
+    for i in which:
         mask = source.mask(i)
         n = min(len(mask), max_tokens or len(mask))
         cut += n < len(mask)
         if bool((mask[1 : n - 1] & mask[2:n]).any()):  # a supervised input with a stored successor
             index.append(i)
             rows.append(n - 1)
-    if not index:
-        raise ArtifactError(
-            f"none of {len(source)} samples has a supervised token within {max_tokens or 'any'} "
-            "tokens: raise train.max_tokens, or look at the loss masks"
-        )
-    return Items(tuple(index), tuple(rows), len(source) - len(index), cut)
+    return Items(tuple(index), tuple(rows), len(which) - len(index), cut)
 
 
 Pack = tuple[int, ...]  # sample numbers of one batch

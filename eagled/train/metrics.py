@@ -87,6 +87,11 @@ class Metrics:
         """Add the line of a held-out estimate."""
         self._add({"kind": "estimate", "step": step, **estimate.to_dict()})
 
+    def has(self, step: int) -> bool:
+        """Return whether the last line is the estimate after a step."""
+        lines = read_metrics(self.path.parent)
+        return bool(lines) and (lines[-1]["kind"], lines[-1]["step"]) == ("estimate", step)
+
     def size(self) -> int:
         """Return the bytes of all lines so far, on disk when this returns."""
         with self.path.open("rb") as file:

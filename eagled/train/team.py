@@ -11,7 +11,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
+import orjson
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -67,6 +69,20 @@ class Team:
                 parameter.grad = torch.zeros_like(parameter)
             if self.world > 1:
                 dist.all_reduce(parameter.grad)
+
+    def share(self, value: dict[str, Any]) -> dict[str, Any]:
+        """Return the leading process's value (JSON-ready) in every process."""
+        if self.world == 1:
+            return value
+        raw = orjson.dumps(value) if self.leads else b""
+        size = torch.tensor(len(raw), device=self.device)
+        dist.broadcast(size, 0)
+        text = torch.zeros(int(size), dtype=torch.uint8, device=self.device)
+        if self.leads:
+            text = torch.frombuffer(bytearray(raw), dtype=torch.uint8).to(self.device)
+        dist.broadcast(text, 0)
+        result: dict[str, Any] = orjson.loads(bytes(text.cpu().numpy()))
+        return result
 
     def wait(self) -> None:
         """Wait until every process is here."""

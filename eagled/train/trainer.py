@@ -1,4 +1,4 @@
-"""The training loop: from a plan of batches to checkpoints, metrics and a finished draft.
+"""The training loop: from the steps of a feed to checkpoints, metrics and a finished draft.
 
 Guarantee: the losses of a run depend on its settings, data and number of processes, not on where it
 was stopped: after a kill at any moment it goes on from its last checkpoint, cuts metrics.jsonl back
@@ -33,7 +33,7 @@ from eagled.train.checkpoint import (
     restore_optimizer,
     save_checkpoint,
 )
-from eagled.train.data import Items, Loader, Plan, Source, make_plan, usable
+from eagled.train.feed import Feed
 from eagled.train.fused import compile_fused
 from eagled.train.geometry import Geometry
 from eagled.train.metrics import Metrics, StepRecord
@@ -47,6 +47,7 @@ from eagled.train.team import Team
 from eagled.train.vocab import DraftVocab
 
 _BETAS = (0.9, 0.95)
+_NOT_OF_THE_RESULT = {"device", "threads", "compile", "checkpoint_every"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +77,6 @@ class RunSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldOut:
-    """Samples that are not trained on, and the lane of a prompt length if lanes are known."""
-
-    source: Source
-    items: Items
-    lane_of: Callable[[int], str] | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class TrainResult:
     """How a run ended.
 
@@ -94,6 +86,7 @@ class TrainResult:
         before: estimate of the draft before its first step, None without held-out samples.
         after: estimate at the end.
         left_out: training samples without a supervised row.
+        over: whether the data ended, maybe before all planned steps.
     """
 
     step: int
@@ -101,11 +94,12 @@ class TrainResult:
     before: Estimate | None
     after: Estimate | None
     left_out: int
+    over: bool = False
 
     @property
     def finished(self) -> bool:
-        """Whether all planned steps were done."""
-        return self.step == self.total
+        """Whether all planned steps were done, or all that the data gives."""
+        return self.over or self.step == self.total
 
 
 class Trainer:
@@ -116,32 +110,30 @@ class Trainer:
         spec: RunSpec,
         team: Team,
         teacher: Teacher,
-        source: Source,
-        held_out: HeldOut | None = None,
+        feed: Feed,
         report: Callable[[StepRecord], None] | None = None,
     ) -> None:
-        """Plan the run, and make the head or read it from the last checkpoint.
+        """Make the head, or read it from the last checkpoint.
 
         Args:
             spec: the run.
             team: the processes.
             teacher: the target's ends, on the CPU.
-            source: training samples.
-            held_out: for estimates; None makes none.
+            feed: its steps.
             report: called with every step by the leading process.
 
         Raises:
-            ArtifactError: if a checkpoint is of another run, or no sample carries loss.
+            ArtifactError: if a checkpoint is of another run.
         """
         c = spec.config
-        self.spec, self.team, self._source, self._held = spec, team, source, held_out
+        self.spec, self.team, self.feed = spec, team, feed
         self._report = report or (lambda _: None)
+        self._pending: _Pending | None = None
         self.stop = False
-        self.items = usable(source, c.max_tokens)
-        self.plan = _limited(_plan(self.items, c, spec.seed, team.world), c.max_steps)
-        self.schedule = Schedule(c.lr, len(self.plan), round(c.warmup * len(self.plan)), c.lr_floor)
+        self.schedule = Schedule(c.lr, feed.total, round(c.warmup * feed.total), c.lr_floor)
         ids = torch.from_numpy(spec.vocab.ids.copy())
-        size = state_size(source[self.items.index[0]]["aux"], spec.geometry.n_aux)
+        fresh = not checkpoints(spec.folder / "checkpoints")
+        size = state_size(feed.first(), spec.geometry.n_aux) if fresh else 1.0
         self.head = new_head(spec.geometry, teacher, ids, start=c.start, seed=spec.seed, size=size)
         self.head.to(team.device)
         on_gpu = team.device.type == "cuda"
@@ -159,41 +151,45 @@ class Trainer:
         if before is not None and self.metrics:
             self.metrics.estimate(0, before)
         after = self._loop()
-        if self.step == len(self.plan) and after is None:
+        total, over = self.feed.total, self.feed.over
+        if (over or self.step == total) and after is None:
             after = self._estimate()
+            if over and after is not None and self.metrics and not self.metrics.has(self.step):
+                self.metrics.estimate(self.step, after)
         self._save()
         self.team.wait()
-        return TrainResult(self.step, len(self.plan), before, after, self.items.left_out)
+        return TrainResult(self.step, total, before, after, self.feed.counts().left_out, over)
 
     def _loop(self) -> Estimate | None:
         """Do the steps that are left; return the estimate of the last one if it was made."""
-        latest = None
-        loader = Loader(
-            self._source, self.plan, steps=self.spec.config.ttt_steps, start=self.step,
-            max_tokens=self.spec.config.max_tokens, rank=self.team.rank, world=self.team.world,
-            pin=self.team.device.type == "cuda",
-        )  # fmt: skip
-        with loader:
-            pending: _Pending | None = None
-            for number, batches in loader:
+        latest, every = None, self.spec.config.checkpoint_every
+        with contextlib.closing(self.feed.steps(self)) as steps:
+            for number, batches in steps:
                 current = self._optimise(number, batches)
-                self._log(pending)  # a step late, so that a GPU never waits for the log
-                pending, self.step = current, number + 1
+                self._log()  # a step late, so that a GPU never waits for the log
+                self._pending, self.step = current, number + 1
                 latest = None
-                stopping = self.team.any(self.stop)
-                if stopping or self._due(self.step):
-                    self._log(pending)
-                    pending = None
+                stopping = self.stopping()
                 if self._estimate_due(self.step):
+                    self._log()
                     latest = self._estimate()
                     if latest is not None and self.metrics:
                         self.metrics.estimate(self.step, latest)
                 if stopping:
                     break
-                if self.step % self.spec.config.checkpoint_every == 0:
-                    self._save()
-            self._log(pending)
+                if self.step % every == 0 or self.feed.wants_checkpoint():
+                    self.checkpoint()
+        self._log()
         return latest
+
+    def stopping(self) -> bool:
+        """Return whether any process was asked to stop."""
+        return self.team.any(self.stop)
+
+    def checkpoint(self) -> None:
+        """Write a checkpoint of the steps done, their log lines included."""
+        self._log()
+        self._save()
 
     def _optimise(self, number: int, batches: Sequence[Batch]) -> _Pending:
         """Do one optimiser step."""
@@ -232,7 +228,9 @@ class Trainer:
             for name, weight in self.head.named_parameters():
                 self.mean[name].lerp_(weight.detach(), 1 - decay)
 
-    def _log(self, pending: _Pending | None) -> None:
+    def _log(self) -> None:
+        """Write the line of the step that has none yet."""
+        pending, self._pending = self._pending, None
         if pending is None:
             return
         shared = torch.cat([pending.sums.flatten(), pending.loss.double().view(1)])
@@ -242,7 +240,7 @@ class Trainer:
         values = shared.cpu()
         k = self.spec.objective.steps
         record = StepRecord(
-            step=pending.step, total=len(self.plan), epoch=self.plan.epoch_of(pending.step - 1),
+            step=pending.step, total=self.feed.total, epoch=self.feed.epoch_of(pending.step - 1),
             lr=pending.rate, loss=float(values[-2]), grad_norm=float(pending.norm),
             sums=StepSums.of_stacked(values[: 6 * k].view(6, k)), tokens=int(values[-1]),
             seconds=time.monotonic() - pending.started,
@@ -250,26 +248,20 @@ class Trainer:
         self.metrics.step(record)
         self._report(record)
 
-    def _due(self, step: int) -> bool:
-        """Return whether something after this step needs its log line written."""
-        every = self.spec.config.checkpoint_every
-        return step % every == 0 or step == len(self.plan) or self._estimate_due(step)
-
     def _estimate_due(self, step: int) -> bool:
         every = self.spec.config.eval_every
-        return step % every == 0 if every else step in self.plan.epoch_ends
+        return step % every == 0 if every else self.feed.ends_epoch(step)
 
     def _estimate(self) -> Estimate | None:
         """Return the held-out estimate; only the leading process makes one, others wait."""
-        if self._held is None:
-            return None
         result = None
-        if self.team.leads:
+        held = self.feed.held_out() if self.team.leads else None
+        if held is not None:
             with self.exported_weights():
                 result = estimate(
-                    self.head, self._held.source, self._held.items, self.teacher,
+                    self.head, held.source, held.items, self.teacher,
                     steps=self.spec.config.draft_steps or self.spec.config.ttt_steps,
-                    batch_tokens=self.spec.config.batch_tokens, lane_of=self._held.lane_of,
+                    batch_tokens=self.spec.config.batch_tokens, lane_of=held.lane_of,
                     max_tokens=self.spec.config.max_tokens,
                 )  # fmt: skip
         self.team.wait()
@@ -290,8 +282,11 @@ class Trainer:
         return torch.autocast(kind, torch.bfloat16, enabled=self._dtype == torch.bfloat16)
 
     def _save(self) -> None:
-        if self.metrics is None:
-            return
+        if self.metrics is not None:
+            self._write(self.metrics.size())
+        self.feed.saved()
+
+    def _write(self, metrics_bytes: int) -> None:
         tensors = {f"model.{k}": v.detach().cpu() for k, v in self.head.named_parameters()}
         tensors |= {f"mean.{k}": v.cpu() for k, v in self.mean.items()}
         tensors |= optimizer_tensors(self.optimizer, self._names())
@@ -299,10 +294,10 @@ class Trainer:
             "d2t": torch.from_numpy(self.spec.vocab.d2t.copy()),
             "t2d": torch.from_numpy(self.spec.vocab.t2d.copy()),
         }
-        facts = {**_facts(self.spec, self.plan, self.team), **self.spec.facts}
+        facts = {**self._facts(), **self.feed.facts()}
         save_checkpoint(
             self.spec.folder / "checkpoints",
-            Checkpoint(self.step, tensors, facts, self.metrics.size()),
+            Checkpoint(self.step, tensors, facts, metrics_bytes, self.feed.record()),
         )
 
     def _resume(self) -> int:
@@ -313,8 +308,7 @@ class Trainer:
                 self.metrics.cut(0)
             return 0
         last = load_checkpoint(found[-1])
-        facts = {**_facts(self.spec, self.plan, self.team), **self.spec.facts}
-        for key, ours in facts.items():
+        for key, ours in self._facts().items():
             require_same(key, ours, last.facts.get(key), where=str(found[-1]))
         if not torch.equal(last.tensors["d2t"], torch.from_numpy(self.spec.vocab.d2t.copy())):
             raise ArtifactError(f"{found[-1]} has another vocabulary than the one of this run")
@@ -325,6 +319,18 @@ class Trainer:
         if self.metrics:
             self.metrics.cut(last.metrics_bytes)
         return last.step
+
+    def _facts(self) -> dict[str, Any]:
+        """Return what decides the result, so that a run is only continued as itself."""
+        settings = self.spec.config.model_dump(mode="json", exclude=_NOT_OF_THE_RESULT)
+        return {
+            **{f"train.{key}": value for key, value in settings.items()},
+            "seed": self.spec.seed,
+            "processes": self.team.world,
+            "steps": self.feed.total,
+            "geometry": self.spec.geometry.to_dict(),
+            **self.spec.facts,
+        }
 
     def _names(self) -> dict[Tensor, str]:
         return {parameter: name for name, parameter in self.head.named_parameters()}
@@ -352,20 +358,6 @@ def teacher_view(
     )
 
 
-def _plan(items: Items, c: TrainConfig, seed: int, world: int) -> Plan:
-    return make_plan(
-        items, epochs=c.epochs, batch_tokens=c.batch_tokens, batches=c.accumulation * world,
-        seed=seed,
-    )  # fmt: skip
-
-
-def _limited(plan: Plan, max_steps: int) -> Plan:
-    if not max_steps or max_steps >= len(plan):
-        return plan
-    ends = (*(e for e in plan.epoch_ends if e < max_steps), max_steps)
-    return Plan(plan.steps[:max_steps], ends)
-
-
 def make_optimizer(head: DraftHead, c: TrainConfig, *, fused: bool) -> torch.optim.AdamW:
     """Return the optimiser of a run; norms do not decay."""
     matrices = [p for p in head.parameters() if p.dim() > 1]
@@ -390,18 +382,3 @@ def _assign(head: DraftHead, weights: Mapping[str, Tensor]) -> None:
 
 def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-
-
-_NOT_OF_THE_RESULT = {"device", "threads", "compile", "checkpoint_every"}
-
-
-def _facts(spec: RunSpec, plan: Plan, team: Team) -> dict[str, Any]:
-    """Return what decides the result, so that a run is only continued as itself."""
-    settings = spec.config.model_dump(mode="json", exclude=_NOT_OF_THE_RESULT)
-    return {
-        **{f"train.{key}": value for key, value in settings.items()},
-        "seed": spec.seed,
-        "processes": team.world,
-        "steps": len(plan),
-        "geometry": spec.geometry.to_dict(),
-    }

@@ -25,11 +25,12 @@ import eagled
 from eagled.artifacts import MANIFEST_NAME, read_json, sha256_file, write_bytes, write_json
 from eagled.config import Config
 from eagled.errors import ArtifactError, ConfigError
+from eagled.holdout import TRAIN
 from eagled.lanes import lane_for
 from eagled.paths import StatePaths
 from eagled.shards.container import map_arrays, read_container
 from eagled.shards.target import read_target, resolve_model
-from eagled.train.corpus import TRAIN, Corpus
+from eagled.train.corpus import Corpus
 from eagled.train.special import special_ids
 
 _log = logging.getLogger(__name__)

@@ -19,6 +19,7 @@ import torch
 from eagled.config import Config
 from eagled.decontaminate import read_prompts
 from eagled.errors import ArtifactError, ConfigError
+from eagled.holdout import TRAIN
 from eagled.lanes import lane_for
 from eagled.paths import StatePaths
 from eagled.server.model_folder import read_model_facts
@@ -28,7 +29,7 @@ from eagled.shards.target import read_target, resolve_model
 from eagled.text.messages import Message, Role
 from eagled.text.render import Renderer
 from eagled.train.accept import Estimate, estimate
-from eagled.train.corpus import TRAIN, Corpus, corpus_versions, read_corpus
+from eagled.train.corpus import Corpus, corpus_versions, read_corpus
 from eagled.train.data import MemorySource, usable
 from eagled.train.export import DraftWeights, weights_of
 from eagled.train.greedy import GreedyAnswer, greedy_answers, sample_of

@@ -40,16 +40,15 @@ from eagled.artifacts import (
 )
 from eagled.config import Config
 from eagled.errors import ArtifactError, ConfigError
+from eagled.holdout import HOLDOUT, TRAIN, split_of
 from eagled.paths import StatePaths
 from eagled.shards.target import read_target
 from eagled.store.records import Body, Frozen
 from eagled.tokens import unpack_ids
 from eagled.train.corpus import (
     CORPUS_FORMAT,
-    HOLDOUT,
     SCHEMA,
     TABLE_NAME,
-    TRAIN,
     Corpus,
     corpus_versions,
     read_corpus,
@@ -61,7 +60,6 @@ _log = logging.getLogger(__name__)
 CHUNK = 500  # bodies of one read transaction
 _GROUP_ROWS = 512  # of a row group; a reader holds one
 _ID_BYTES = 4
-_FRACTION_BITS = 64
 
 
 class BodyReader(Protocol):
@@ -200,13 +198,6 @@ def merge_corpus(
         _write_table(work / TABLE_NAME, members, splits, spool, progress)
         spool.unlink()
         return CorpusResult(_publish(work, corpora, manifest), created=True, changed=changed)
-
-
-def split_of(conversation: str, holdout: float, seed: int) -> str:
-    """Return the split of a conversation (uid in hex): the same on every run and machine."""
-    digest = hashlib.blake2b(bytes.fromhex(conversation), digest_size=8, key=b"%d" % seed).digest()
-    share = int.from_bytes(digest, "big") / 2.0**_FRACTION_BITS
-    return HOLDOUT if share < holdout else TRAIN
 
 
 def _spool_bodies(

@@ -1,8 +1,9 @@
 """Train a draft for the run of a configuration, export it and write its report.
 
-Reads the frozen corpus and its shards; writes `<state>/drafts/NAME`: checkpoints, metrics.jsonl,
-status.json, `draft/` (for SGLang), report.html, result.json. No daemon is needed. Under torchrun
-every process runs this; the first one writes.
+Reads the frozen corpus and its shards, or the ring of shards of a daemon that streams; writes
+`<state>/drafts/NAME`: checkpoints, metrics.jsonl, status.json, `draft/` (for SGLang), report.html,
+result.json. Without the ring no daemon is needed. Under torchrun every process runs this; the first
+one writes, and talks with the daemon.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,21 +22,24 @@ import torch
 from eagled.artifacts import write_json
 from eagled.config import Config
 from eagled.errors import ArtifactError, ConfigError
+from eagled.holdout import HOLDOUT, TRAIN
 from eagled.lanes import lane_for
 from eagled.paths import StatePaths
 from eagled.shards.reader import ShardDataset
-from eagled.shards.target import read_target, resolve_model
+from eagled.shards.target import TargetFacts, read_target, resolve_model
 from eagled.train.checkpoint import checkpoints, load_checkpoint
-from eagled.train.corpus import HOLDOUT, TRAIN, Corpus, latest_corpus, read_corpus
+from eagled.train.corpus import Corpus, latest_corpus, read_corpus
 from eagled.train.data import Items, usable
 from eagled.train.export import export_draft, weights_of
+from eagled.train.feed import CorpusFeed, Counts, Feed, HeldOut
 from eagled.train.geometry import Geometry, Wishes, geometry_for, target_config
 from eagled.train.metrics import StepRecord
 from eagled.train.report import write_train_report
 from eagled.train.teacher import load_teacher
 from eagled.train.team import Team
-from eagled.train.trainer import HeldOut, RunSpec, Trainer, TrainResult
+from eagled.train.trainer import RunSpec, Trainer, TrainResult
 from eagled.train.vocab import Coverage, DraftVocab, VocabResult, mapping_to_continue, vocab_run
+from eagled.workers.train_stream import Stream, open_stream
 
 DRAFT_NAME, RESULT_NAME, STATUS_NAME = "draft", "result.json", "status.json"
 _STATUS_S = 2.0
@@ -62,32 +66,52 @@ class Trained:
 
 
 def train_run(
-    config: Config, *, name: str = "", version: str = "", progress: Progress | None = None
+    config: Config,
+    *,
+    name: str = "",
+    version: str = "",
+    progress: Progress | None = None,
+    stream: Stream | None = None,
 ) -> Trained:
     """Train, or go on with, the draft `name` of a run.
 
     Args:
         config: the configuration.
-        name: folder below drafts/; empty is the corpus version.
+        name: folder below drafts/; empty is the corpus version, or `stream`.
         version: corpus version such as v001; empty is the newest.
         progress: called with every step, in the process that writes.
+        stream: the ring to train from; the corpus then gives the vocabulary only.
 
     Raises:
-        ConfigError: if the target cannot be used.
+        ConfigError: if the target cannot be used, or a stream has no length.
         ArtifactError: if corpus, shards or checkpoint do not fit.
+        UnreachableError: if the ring's daemon is away.
+        UsageError: if its run keeps its shards.
     """
     paths = StatePaths(config.run.state_dir)
     corpus = read_corpus(paths.corpora / version) if version else latest_corpus(paths.corpora)
-    folder = paths.drafts / (name or corpus.version)
+    folder = paths.drafts / (name or ("stream" if stream else corpus.version))
     torch.set_num_threads(config.train.threads or torch.get_num_threads())
     team = Team.join(config.train.device)
     try:
-        return _train(config, team, corpus, folder, progress or (lambda _: None))
+        run = _Run(config, team, corpus, folder)
+        return _train(run, progress or (lambda _: None), stream)
     finally:
         team.leave()
 
 
-def _train(config: Config, team: Team, corpus: Corpus, folder: Path, progress: Progress) -> Trained:
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One process of a training run."""
+
+    config: Config
+    team: Team
+    corpus: Corpus
+    folder: Path
+
+
+def _train(run: _Run, progress: Progress, stream: Stream | None) -> Trained:
+    config, team, corpus, folder = run.config, run.team, run.corpus, run.folder
     if team.leads:
         built = vocab_run(config, corpus)
         team.wait()
@@ -95,19 +119,24 @@ def _train(config: Config, team: Team, corpus: Corpus, folder: Path, progress: P
         team.wait()
         built = vocab_run(config, corpus)
     vocab, note = _own_vocab(folder, built)
-    source, held = _data(config, corpus)
     target = resolve_model(config.target.model, config.target.revision)
-    spec = _spec(config, corpus, folder, vocab, source, target)
     status = _Status(folder, progress)
-    trainer = Trainer(
-        spec, team, load_teacher(target), source, held, status.step if team.leads else None
-    )
-    with _stopped_by_signals(trainer):
-        result = trainer.run()
+    report = status.step if team.leads else None
+    with ExitStack() as stack:
+        facts = read_target(target)
+        feed, identity = (
+            stack.enter_context(open_stream(config, team, folder, facts, stream))
+            if stream
+            else _corpus_feed(run, facts)
+        )
+        spec = _spec(run, vocab, identity, target)
+        trainer = Trainer(spec, team, load_teacher(target), feed, report)
+        with _stopped_by_signals(trainer):
+            result = trainer.run()
     if not team.leads or not result.finished:
         return Trained(folder, result, None, None, note)
     draft = export_draft(weights_of(folder), folder / DRAFT_NAME, target_config(target))
-    summary = _summary(spec, corpus, trainer.items, result)
+    summary = _summary(spec, corpus, feed.counts(), result)
     write_json(folder / RESULT_NAME, summary)
     page = write_train_report(folder, _facts(summary), _coverage(built.coverage))
     return Trained(folder, result, draft, page, note)
@@ -121,6 +150,27 @@ def _own_vocab(folder: Path, built: VocabResult) -> tuple[DraftVocab, str]:
     tensors = load_checkpoint(found[-1]).tensors
     own = DraftVocab(tensors["d2t"].numpy(), tensors["t2d"].numpy())
     return mapping_to_continue(own, built.vocab)
+
+
+def _corpus_feed(run: _Run, target: TargetFacts) -> tuple[Feed, dict[str, Any]]:
+    """Return the steps of a frozen corpus, and what its shards are."""
+    source, held = _data(run.config, run.corpus)
+    manifest = source.manifest
+    if manifest.target_hash != target.target_hash:
+        raise ArtifactError(
+            f"the shards were made with target {manifest.target_hash}, the configured one is "
+            f"{target.target_hash}: extract again, or set target.model"
+        )
+    c = run.config.train
+    identity = {
+        "target_hash": manifest.target_hash,
+        "tokenizer_hash": manifest.tokenizer_hash,
+        "members_hash": run.corpus.members_hash,
+        "layers": list(manifest.layers),
+        "longest_tokens": _longest(source, c.max_tokens),
+    }
+    seed = run.config.run.seed
+    return CorpusFeed(source, c, seed=seed, team=run.team, held_out=held), identity
 
 
 def _data(config: Config, corpus: Corpus) -> tuple[ShardDataset, HeldOut | None]:
@@ -137,34 +187,13 @@ def _data(config: Config, corpus: Corpus) -> tuple[ShardDataset, HeldOut | None]
     return source, HeldOut(held, some, lambda n: lane_for(config, n, server_context=None) or "none")
 
 
-def _spec(
-    config: Config,
-    corpus: Corpus,
-    folder: Path,
-    vocab: DraftVocab,
-    source: ShardDataset,
-    target: Path,
-) -> RunSpec:
-    facts = read_target(target)
-    manifest = source.manifest
-    if manifest.target_hash != facts.target_hash:
-        raise ArtifactError(
-            f"the shards were made with target {manifest.target_hash}, the configured one is "
-            f"{facts.target_hash}: extract again, or set target.model"
-        )
-    c = config.train
+def _spec(run: _Run, vocab: DraftVocab, identity: Mapping[str, Any], target: Path) -> RunSpec:
+    c = run.config.train
     wishes = Wishes(c.intermediate_size, c.heads, c.kv_heads, c.max_positions)
     geometry = geometry_for(
-        target, draft_vocab_size=len(vocab.d2t), layers=manifest.layers, wishes=wishes
+        target, draft_vocab_size=len(vocab.d2t), layers=tuple(identity["layers"]), wishes=wishes
     )
-    identity = {
-        "target_hash": manifest.target_hash,
-        "tokenizer_hash": manifest.tokenizer_hash,
-        "members_hash": corpus.members_hash,
-        "layers": list(manifest.layers),
-        "longest_tokens": _longest(source, c.max_tokens),
-    }
-    return RunSpec(folder, c, config.run.seed, geometry, vocab, identity)
+    return RunSpec(run.folder, c, run.config.run.seed, geometry, vocab, identity)
 
 
 def _longest(source: ShardDataset, max_tokens: int) -> int:
@@ -217,16 +246,12 @@ class _Status:
         )  # fmt: skip
 
 
-def _summary(spec: RunSpec, corpus: Corpus, items: Items, result: TrainResult) -> dict[str, Any]:
+def _summary(spec: RunSpec, corpus: Corpus, counts: Counts, result: TrainResult) -> dict[str, Any]:
     g: Geometry = spec.geometry
     return {
         "corpus": corpus.version,
         "steps": result.step,
-        "samples": len(items.index),
-        "rows": sum(items.rows),
-        "left_out": items.left_out,
-        "cut": items.cut,
-        "longest_rows": max(items.rows),
+        **asdict(counts),
         "layers": list(g.layers),
         "draft_vocab": g.draft_vocab_size,
         "settings": spec.config.model_dump(mode="json"),

@@ -15,6 +15,7 @@ from eagled.artifacts import write_json
 from eagled.clock import FakeClock
 from eagled.config import Config
 from eagled.errors import ArtifactError, DiskError
+from eagled.holdout import split_of
 from eagled.paths import StatePaths
 from eagled.store import Store, StoreReader
 from eagled.store.records import Body, DatasetRecord, NewConversation, NewTurn
@@ -22,7 +23,7 @@ from eagled.tokens import make_uid, pack_ids
 from eagled.train.vocab import vocab_run
 from eagled.types import Mode
 from eagled.workers import merge as merge_module
-from eagled.workers.merge import CorpusResult, merge_corpus, merge_run, split_of
+from eagled.workers.merge import CorpusResult, merge_corpus, merge_run
 from tests.unit.train.helpers import Answer, Answers
 
 MADE_WITH = {"target": "toy"}

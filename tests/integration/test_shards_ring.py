@@ -17,11 +17,13 @@ from eagled.daemon_shards import reconcile_shards, shard_totals
 from eagled.errors import UsageError
 from eagled.paths import StatePaths
 from eagled.shards import ShardDataset
-from eagled.store import Store
+from eagled.store import Store, StoreReader
 from eagled.store.records import DatasetRecord, NewConversation, NewTurn
 from eagled.tokens import make_uid, pack_ids
+from eagled.train.corpus import Corpus
 from eagled.types import ExtractJob, Fence, Mode, ShardMember, ShardRecord
 from eagled.workers.extraction import Extraction, ExtractSettings
+from eagled.workers.merge import merge_run
 from tests.integration.test_extract_store import StoreLink, states
 from tests.unit.shards.doubles import ToyBackend
 
@@ -188,6 +190,33 @@ async def test_a_dead_consumer_holds_the_ring_for_its_lease_only(tmp_path: Path)
         (link.paths.shards / names[0]).write_bytes(kept)  # the crash came before the removal
         assert await reconcile_shards(store, link.paths) == []
         assert not (link.paths.shards / names[0]).exists()
+    finally:
+        await store.close()
+
+
+def merged(config: Config, paths: StatePaths) -> Corpus:
+    """Freeze what is there into a corpus."""
+    with StoreReader(paths.database) as reader:
+        return merge_run(config, reader).corpus
+
+
+async def test_a_lease_says_what_a_merge_would_hold_out(tmp_path: Path) -> None:
+    """Each sample of a shard is named once, in the split that a corpus of the run has it in."""
+    store = await Store.open(StatePaths(tmp_path), clock=FakeClock(), create=True)
+    link = RingLink(store, tmp_path)
+    try:
+        await fill(store)
+        found = config(tmp_path, ring_bytes=0)
+        found = found.model_copy(update={"merge": found.merge.model_copy(update={"holdout": 0.3})})
+        link.ring = ring = RingDesk(found, link.paths, store, FakeClock(), Doorbell())
+        await asyncio.wait_for(worker(link).run(), DEADLINE_S)
+        corpus = await asyncio.to_thread(merged, found, link.paths)
+        shards = await ring.lease("one", 1000, 0.0)
+
+        for split in ("train", "holdout"):
+            told = [uid for shard in shards for uid in shard[split]]
+            assert sorted(row.uid for row in corpus.rows(split)) == sorted(told)
+            assert len(told) > SAMPLES // 10
     finally:
         await store.close()
 

@@ -15,7 +15,7 @@ import torch
 from safetensors import safe_open
 
 from eagled.cli import app
-from eagled.errors import ArtifactError
+from eagled.errors import ArtifactError, ConfigError, UnreachableError
 from eagled.shards.backend_transformers import TransformersBackend
 from eagled.train.accept import chains_of, first_guesses, walk
 from eagled.train.data import MemorySource, load_pack
@@ -91,6 +91,24 @@ def test_train_again_does_nothing_more(made: Made, capsys: pytest.CaptureFixture
 
     assert before == (made.run / "metrics.jsonl").read_bytes()
     assert f"report: {made.run / 'report.html'}" in capsys.readouterr().out
+
+
+def test_a_stream_needs_a_length_and_a_daemon(made: Made) -> None:
+    """Without train.max_steps it is a mistake of the configuration; without a daemon exit 69."""
+    words = made.words("train", "--stream", "--name", "ring")
+    with pytest.raises(ConfigError, match=r"train\.max_steps"):
+        app(words, standalone_mode=False)
+    with pytest.raises(UnreachableError) as caught:
+        app([*words, "--set", "train.max_steps=5"], standalone_mode=False)
+
+    assert 69 == caught.value.exit_code
+
+
+def test_a_corpus_run_is_not_gone_on_with_from_a_stream(made: Made) -> None:
+    """The draft of a corpus is refused by name, before the daemon is asked."""
+    words = made.words("train", "--stream", "--name", "first", "--set", "train.max_steps=5")
+    with pytest.raises(ArtifactError, match="without --stream"):
+        app(words, standalone_mode=False)
 
 
 def test_the_report_is_one_page_with_everything(made: Made) -> None:

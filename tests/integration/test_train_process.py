@@ -97,6 +97,20 @@ def test_two_processes_do_what_one_does_with_two_batches(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+def test_two_processes_take_the_same_steps_of_a_stream(tmp_path: Path) -> None:
+    """The leading one asks for shards; both train on them, and all of them go."""
+    two_processes(tmp_path / "two", "stream")
+    main(str(tmp_path / "one"), "stream", "2")
+    two, one = lines(tmp_path / "two"), lines(tmp_path / "one")
+
+    assert [line["tokens"] for line in one] == [line["tokens"] for line in two]
+    for key in ("loss", "grad_norm"):
+        assert pytest.approx(one[0][key], rel=1e-4) == two[0][key]
+    assert [] == list((tmp_path / "two/shards").iterdir())
+    assert_same_weights(tmp_path / "two")
+
+
+@pytest.mark.slow
 @pytest.mark.fault("F86")
 def test_a_process_without_data_adds_nothing(tmp_path: Path) -> None:
     """One batch for two processes: no hang, no NaN, and the same losses as one process gives."""

@@ -25,6 +25,7 @@ HOT = {
     "bodies": "INTEGER PRIMARY KEY",
     "shard_members": "sample_shard",
     "shard_members_of": "sample_shard",
+    "shard_conversations": "sample_shard",
     "next_turn": "sample_turn",
     "earlier_answers": "sample_turn",
     "cancel_later": "sample_turn",
@@ -37,7 +38,8 @@ HOT = {
     "partial_of": "INTEGER PRIMARY KEY",
     "prune_events": "INTEGER PRIMARY KEY",
 }
-SORTED_BY_INDEX = set(HOT) - {"shard_members_of"}  # members of one file: bounded, sorted at reading
+# members of one file: bounded, sorted at reading
+SORTED_BY_INDEX = set(HOT) - {"shard_members_of", "shard_conversations"}
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from eagled.holdout import split_of
 from eagled.store.records import Body, Frozen
 from eagled.tokens import make_uid, pack_ids
 from eagled.train.corpus import Corpus
 from eagled.types import Finish
-from eagled.workers.merge import merge_corpus, split_of
+from eagled.workers.merge import merge_corpus
 
 HOLDOUT = 0.5
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from eagled.config import TrainConfig
 from eagled.shards.reader import Sample
 from eagled.train.data import MemorySource, usable
+from eagled.train.feed import CorpusFeed, HeldOut
 from eagled.train.geometry import Geometry
 from eagled.train.metrics import read_metrics
 from eagled.train.model import DraftHead
@@ -18,7 +19,7 @@ from eagled.train.objective import TeacherView
 from eagled.train.rows import Batch, align, pack
 from eagled.train.teacher import Teacher
 from eagled.train.team import Team
-from eagled.train.trainer import HeldOut, RunSpec, Trainer
+from eagled.train.trainer import RunSpec, Trainer
 from eagled.train.vocab import DraftVocab
 
 VOCAB, DRAFT_VOCAB, WIDTH = 96, 40, 32
@@ -153,7 +154,10 @@ def trainer(run: RunSpec, samples: Sequence[Sample], held: Sequence[Sample] = ()
     if held:
         source = MemorySource(held)
         held_out = HeldOut(source, usable(source), lambda n: "short" if n < 5 else "long")
-    return Trainer(run, team, target_ends(), MemorySource(samples), held_out)
+    feed = CorpusFeed(
+        MemorySource(samples), run.config, seed=run.seed, team=team, held_out=held_out
+    )
+    return Trainer(run, team, target_ends(), feed)
 
 
 def lines(folder: Path) -> list[dict[str, object]]:
