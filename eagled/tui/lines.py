@@ -31,18 +31,13 @@ def plain(line: Line) -> str:
 
 def clip(line: Line, width: int) -> Line:
     """Return the line in exactly `width` cells: padded, or cut with a mark."""
-    spans: list[Span] = []
     left = width
-    for text, style in line:
+    for i, (text, style) in enumerate(line):
         cells = cells_of(text)
         if cells > left:
-            spans.append((fit(text, left), style))
-            return tuple(s for s in spans if s[0])
-        spans.append((text, style))
+            return tuple(s for s in (*line[:i], (fit(text, left), style)) if s[0])
         left -= cells
-    if left:
-        spans.append((" " * left, ""))
-    return tuple(spans)
+    return (*line, (" " * left, "")) if left else line
 
 
 def rule(title: str, width: int, right: str = "", *, focused: bool = False) -> Line:
