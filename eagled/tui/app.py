@@ -233,9 +233,9 @@ class TopApp(App[int]):
         self._asked_events = now
         with suppress(Exception):  # the status says whether the daemon is there
             async with asyncio.timeout(ASK_TIMEOUT_S):
-                rows = await self._source.events(self.state.last_event)
-            if rows:
-                self.state.take_events(rows)
+                before = self.state.last_event
+                self.state.take_events(await self._source.events(before))
+            if self.state.last_event != before:
                 self.redraw()
 
     def wants_events(self) -> bool:
