@@ -33,6 +33,7 @@ from eagled.tui import panels
 from eagled.tui.dialogs import MAX_LIMIT, MAX_PRIORITY, ConfirmDialog, NumberDialog
 from eagled.tui.lines import Line
 from eagled.tui.panels import View
+from eagled.tui.patch import Patch
 from eagled.tui.source import StatusSource, kind_of, reason_of
 from eagled.tui.state import Kind, Target, TopState
 from eagled.tui.tables import dataset_table, lane_table
@@ -45,6 +46,8 @@ _ONCE = frozenset({"/v1/undo", "/v1/retry", "/v1/reject", "/v1/move"})
 EVENTS_EVERY_S = 2.0
 BACKOFF_S = (0.5, 5.0)  # first and longest wait between tries
 BLURRED_HZ = 0.5  # nobody looks; often enough for the numbers not to become stale
+_SAID_S = 4.0  # a message stays on the screen
+_SAID_SLACK_S = 2.0  # by then Textual has taken it away, on a busy machine too
 _MIN_TABLE = 4  # title, heads and two rows
 _MIN_LOG = 4
 _LANES_SHARE = 0.45  # most of the left side's height that lanes take
@@ -132,6 +135,7 @@ class TopApp(App[int]):
         self._asked_events = float("-inf")
         self._panels: tuple[Panel, ...] = ()  # found once: none comes or goes
         self._side: _Side | None = None
+        self._said_until = float("-inf")
         self.theme = "ansi-light" if self.look.light else "ansi-dark"
         self.set_class(self.look.ascii_only, "-ascii-only")
         if first is not None:
@@ -254,11 +258,21 @@ class TopApp(App[int]):
         """Draw the state as it is now."""
         if not self.is_running or not self.screen_stack:
             return
-        view = self.state.view()
+        view, patch = self.state.view(), self._patch()
         for panel in self._panels:
             if self.shows(panel):
-                panel.show(view)
+                panel.show(view, patch)
+        if patch is not None and patch.pieces:
+            self._display(self.screen, patch)
         self._share_height()
+
+    def _patch(self) -> Patch | None:
+        """Return what takes changed cells to the terminal; None when Textual has to draw them.
+
+        It has to when something may lie over the panels, or when it changes their colours.
+        """
+        covered = len(self.screen_stack) > 1 or self.state.clock.monotonic() < self._said_until
+        return None if covered or self._batch_count or self.get_line_filters() else Patch()
 
     def shows(self, panel: Panel) -> bool:
         """Whether a panel belongs to what is shown, at any size of the terminal."""
@@ -312,11 +326,12 @@ class TopApp(App[int]):
 
     def say(self, text: str, *, bad: bool = False) -> None:
         """Show a short message; never as markup."""
+        self._said_until = self.state.clock.monotonic() + _SAID_S + _SAID_SLACK_S
         self.notify(
             printable(text, 300),
             severity="error" if bad else "information",
             markup=False,
-            timeout=4,
+            timeout=_SAID_S,
         )
 
     def _table(self) -> tuple[Kind, Table]:

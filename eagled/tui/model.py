@@ -256,7 +256,7 @@ def _entries(value: object) -> Iterator[tuple[str, Mapping[str, object]]]:
 
 
 def _counts(doc: Mapping[str, object]) -> Counts:
-    return Counts(*(number_of(doc, s) for s in STATES))
+    return Counts(*[number_of(doc, s) for s in STATES])
 
 
 def _series(value: object) -> tuple[float, ...]:
