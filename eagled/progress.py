@@ -64,6 +64,7 @@ class Progress:
         self._before = before or Before()
         self._holds = False  # whether anything was held in the whole span
         self._points: deque[Point] = deque(maxlen=_KEEP)
+        self._histories: dict[str, list[float]] = {}  # made since the last point, by lane
 
     def due(self, now: float) -> bool:
         """Return whether it is time for another point."""
@@ -74,11 +75,16 @@ class Progress:
         rates = {lane: round(rate, 2) for lane, rate in point.out_rates.items()}
         self._points.append(replace(point, out_rates=rates))
         self._holds = any(p.held for p in self._points)
+        self._histories.clear()
 
     def out_history(self, lane: str) -> list[float]:
         """Return answer tokens a second of a lane, oldest first, one every `EVERY_S` seconds."""
-        now = [point.out_rates.get(lane, 0.0) for point in self._points]
-        return [*self._before.histories.get(lane, ()), *now][-_KEEP:]
+        found = self._histories.get(lane)
+        if found is None:
+            now = [point.out_rates.get(lane, 0.0) for point in self._points]
+            found = [*self._before.histories.get(lane, ()), *now][-_KEEP:]
+            self._histories[lane] = found
+        return found.copy()
 
     def finish_rate(self, key: str) -> float | None:
         """Return samples finished a second in a lane or dataset, while nobody held it."""

@@ -7,7 +7,7 @@ Raise `API_VERSION` when a field changes its meaning.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -27,7 +27,9 @@ from eagled.workers.generation.rates import LaneMetrics
 State = SampleState
 OPEN_STATES = (State.WAITING, State.QUEUED, State.GENERATING, State.RETRY_WAIT)
 ANSWERED_STATES = (State.GENERATED, State.EXTRACTING, State.EXTRACTED)
-_STATE_WORDS = tuple(state.value for state in State)
+_WORD_OF = {state: state.value for state in State}
+Tally = dict[str, int]  # samples by the word of their state
+_NO_SAMPLES: Tally = dict.fromkeys(_WORD_OF.values(), 0)
 _TO_EXTRACT = (*OPEN_STATES, State.GENERATED, State.EXTRACTING)
 
 
@@ -128,8 +130,8 @@ class Facts:
 
 def build_status(facts: Facts, progress: Progress) -> dict[str, Any]:
     """Return the document of this moment."""
-    left = _count(facts.counters, _TO_EXTRACT)
-    mine = _grouped(facts.counters)
+    lanes, datasets = _tallies(facts.counters)
+    left = sum(_of(states, _TO_EXTRACT) for states in datasets.values())
     return {
         "api": API_VERSION,
         "run": facts.run,
@@ -140,9 +142,11 @@ def build_status(facts: Facts, progress: Progress) -> dict[str, Any]:
         "started_ms": facts.started_ms,
         "uptime_s": round((facts.at_ms - facts.started_ms) / 1000, 1),
         "phase": facts.phase,
-        "lanes": {r.name: _lane(r, mine[f"lane:{r.name}"], facts, progress) for r in facts.lanes},
+        "lanes": {
+            r.name: _lane(r, lanes.get(r.name, _NO_SAMPLES), facts, progress) for r in facts.lanes
+        },
         "datasets": {
-            r.name: _dataset(r, mine[f"dataset:{r.name}"], progress) for r in facts.datasets
+            r.name: _dataset(r, datasets.get(r.name, _NO_SAMPLES), progress) for r in facts.datasets
         },
         "servers": [asdict(server) for server in facts.servers],
         "extraction": _extraction(facts, progress, left),
@@ -222,29 +226,34 @@ def _count(counters: Iterable[CounterRow], states: Iterable[SampleState]) -> int
     return sum(row.n for row in counters if row.state in wanted)
 
 
-def _states(counters: Iterable[CounterRow]) -> dict[str, int]:
-    out = dict.fromkeys(_STATE_WORDS, 0)
+def _tallies(
+    counters: Iterable[CounterRow],
+) -> tuple[Mapping[str | None, Tally], Mapping[str, Tally]]:
+    """Return the samples of each lane and of each dataset by state, in one pass."""
+    lanes: dict[str | None, Tally] = {}
+    datasets: dict[str, Tally] = {}
     for row in counters:
-        out[row.state] += row.n  # equal to its word, and asking for the word costs more
-    return out
+        word, n = _WORD_OF[row.state], row.n
+        lane = lanes.get(row.lane)
+        if lane is None:
+            lane = lanes[row.lane] = _NO_SAMPLES.copy()
+        lane[word] += n
+        dataset = datasets.get(row.dataset)
+        if dataset is None:
+            dataset = datasets[row.dataset] = _NO_SAMPLES.copy()
+        dataset[word] += n
+    return lanes, datasets
 
 
-def _grouped(counters: Iterable[CounterRow]) -> Mapping[str, list[CounterRow]]:
-    """Return the counters of each lane and dataset, by the keys of `finished_of`."""
-    out: defaultdict[str, list[CounterRow]] = defaultdict(list)
-    for row in counters:
-        out[f"dataset:{row.dataset}"].append(row)
-        out[f"lane:{row.lane}"].append(row)
-    return out
+def _of(tally: Tally, states: Iterable[SampleState]) -> int:
+    return sum(tally[state] for state in states)
 
 
-def _lane(
-    row: LaneRow, mine: Sequence[CounterRow], facts: Facts, progress: Progress
-) -> dict[str, Any]:
+def _lane(row: LaneRow, mine: Tally, facts: Facts, progress: Progress) -> dict[str, Any]:
     metrics = facts.lane_metrics.get(row.name)
-    open_ = _count(mine, OPEN_STATES)
+    open_ = _of(mine, OPEN_STATES)
     return {
-        **_states(mine),
+        **mine,
         "paused": row.paused,
         "limit": row.limit,
         "context": row.context,
@@ -268,12 +277,12 @@ def _admission(found: LaneAdmission | None) -> dict[str, Any]:
     }
 
 
-def _dataset(row: DatasetRow, mine: Sequence[CounterRow], progress: Progress) -> dict[str, Any]:
-    open_ = _count(mine, OPEN_STATES)
+def _dataset(row: DatasetRow, mine: Tally, progress: Progress) -> dict[str, Any]:
+    open_ = _of(mine, OPEN_STATES)
     return {
-        **_states(mine),
-        "total": sum(c.n for c in mine),
-        "done": _count(mine, ANSWERED_STATES),
+        **mine,
+        "total": sum(mine.values()),
+        "done": _of(mine, ANSWERED_STATES),
         "priority": row.priority,
         "paused": row.paused,
         "mode": row.mode.value,

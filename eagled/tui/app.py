@@ -16,6 +16,7 @@ import sys
 import termios
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, ClassVar
 from urllib.parse import quote
 from uuid import uuid4
@@ -32,6 +33,7 @@ from eagled.tui import panels
 from eagled.tui.dialogs import MAX_LIMIT, MAX_PRIORITY, ConfirmDialog, NumberDialog
 from eagled.tui.lines import Line
 from eagled.tui.panels import View
+from eagled.tui.patch import Patch
 from eagled.tui.source import StatusSource, kind_of, reason_of
 from eagled.tui.state import Kind, Target, TopState
 from eagled.tui.tables import dataset_table, lane_table
@@ -44,6 +46,8 @@ _ONCE = frozenset({"/v1/undo", "/v1/retry", "/v1/reject", "/v1/move"})
 EVENTS_EVERY_S = 2.0
 BACKOFF_S = (0.5, 5.0)  # first and longest wait between tries
 BLURRED_HZ = 0.5  # nobody looks; often enough for the numbers not to become stale
+_SAID_S = 4.0  # a message stays on the screen
+_SAID_SLACK_S = 2.0  # by then Textual has taken it away, on a busy machine too
 _MIN_TABLE = 4  # title, heads and two rows
 _MIN_LOG = 4
 _LANES_SHARE = 0.45  # most of the left side's height that lanes take
@@ -129,6 +133,9 @@ class TopApp(App[int]):
         self._ask_now = asyncio.Event()
         self._blurred = False
         self._asked_events = float("-inf")
+        self._panels: tuple[Panel, ...] = ()  # found once: none comes or goes
+        self._side: _Side | None = None
+        self._said_until = float("-inf")
         self.theme = "ansi-light" if self.look.light else "ansi-dark"
         self.set_class(self.look.ascii_only, "-ascii-only")
         if first is not None:
@@ -169,6 +176,13 @@ class TopApp(App[int]):
 
     def on_mount(self) -> None:
         """Begin to ask, and to tell the time."""
+        base = self.screen_stack[0]
+        self._panels = tuple(base.query(Panel))
+        self._side = _Side(
+            base.query_one("#left", _Left), base.query_one("#lanes", Table),
+            base.query_one("#datasets", Table), base.query_one("#throughput", Panel),
+            base.query_one("#events", Panel),
+        )  # fmt: skip
         self.query_one("#lanes").focus()
         self.redraw()
         if self._hz is not None:
@@ -223,12 +237,14 @@ class TopApp(App[int]):
         self._asked_events = now
         with suppress(Exception):  # the status says whether the daemon is there
             async with asyncio.timeout(ASK_TIMEOUT_S):
-                self.state.take_events(await self._source.events(self.state.last_event))
-            self.redraw()
+                before = self.state.last_event
+                self.state.take_events(await self._source.events(before))
+            if self.state.last_event != before:
+                self.redraw()
 
     def wants_events(self) -> bool:
         """Whether the event log is on the screen."""
-        return bool(self.screen_stack[0].query_one("#events").display)
+        return self._side is not None and self._side.log.display
 
     def apply(self, document: object, asked_at: float | None = None) -> None:
         """Show a status document; one that breaks us is told in the header."""
@@ -242,11 +258,21 @@ class TopApp(App[int]):
         """Draw the state as it is now."""
         if not self.is_running or not self.screen_stack:
             return
-        view = self.state.view()
-        for panel in self.screen_stack[0].query(Panel):
+        view, patch = self.state.view(), self._patch()
+        for panel in self._panels:
             if self.shows(panel):
-                panel.show(view)
+                panel.show(view, patch)
+        if patch is not None and patch.pieces:
+            self._display(self.screen, patch)
         self._share_height()
+
+    def _patch(self) -> Patch | None:
+        """Return what takes changed cells to the terminal; None when Textual has to draw them.
+
+        It has to when something may lie over the panels, or when it changes their colours.
+        """
+        covered = len(self.screen_stack) > 1 or self.state.clock.monotonic() < self._said_until
+        return None if covered or self._batch_count or self.get_line_filters() else Patch()
 
     def shows(self, panel: Panel) -> bool:
         """Whether a panel belongs to what is shown, at any size of the terminal."""
@@ -254,21 +280,20 @@ class TopApp(App[int]):
 
     def _share_height(self) -> None:
         """Give the tables as many lines as they have rows, as far as there is room."""
-        base = self.screen_stack[0]
-        lanes, datasets = base.query_one("#lanes", Table), base.query_one("#datasets", Table)
-        height = base.query_one("#left").size.height
-        others = [w for w in base.query("#throughput, #events") if w.display]
-        margins = 3 * bool(base.has_class("-tall"))
-        chart = sum(
-            int(w.styles.height.value) for w in others if w.id == "throughput" and w.styles.height
-        )
-        log = _MIN_LOG * any(w.id == "events" for w in others)
-        lanes.set_height(min(lanes.wanted, max(_MIN_TABLE, int(height * _LANES_SHARE))))
-        room = max(
-            _MIN_TABLE,
-            height - min(lanes.wanted, int(height * _LANES_SHARE)) - margins - chart - log,
-        )
-        datasets.set_height(min(datasets.wanted, room) if log else room)
+        side = self._side
+        if side is None:
+            return
+        height = side.left.outer_size.height
+        log = _MIN_LOG * side.log.display
+        margins = 3 * self.screen_stack[0].has_class("-tall")
+        chart = 0
+        if side.chart.display and side.chart.styles.height:
+            chart = int(side.chart.styles.height.value)
+        lanes = min(side.lanes.wanted, max(_MIN_TABLE, int(height * _LANES_SHARE)))
+        side.lanes.set_height(lanes)
+        taken = min(side.lanes.wanted, int(height * _LANES_SHARE)) + margins + chart + log
+        room = max(_MIN_TABLE, height - taken)
+        side.datasets.set_height(min(side.datasets.wanted, room) if log else room)
 
     def _tick(self) -> None:
         if self._watch_terminal and not _terminal_lives():
@@ -301,11 +326,12 @@ class TopApp(App[int]):
 
     def say(self, text: str, *, bad: bool = False) -> None:
         """Show a short message; never as markup."""
+        self._said_until = self.state.clock.monotonic() + _SAID_S + _SAID_SLACK_S
         self.notify(
             printable(text, 300),
             severity="error" if bad else "information",
             markup=False,
-            timeout=4,
+            timeout=_SAID_S,
         )
 
     def _table(self) -> tuple[Kind, Table]:
@@ -467,6 +493,17 @@ class _Left(Vertical):
 
     def on_resize(self, _: events.Resize) -> None:
         self._resized()
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """The tables' side and what shares its height."""
+
+    left: _Left
+    lanes: Table
+    datasets: Table
+    chart: Panel
+    log: Panel
 
 
 def _with_gap(build: panels.BuildPanel) -> panels.BuildPanel:

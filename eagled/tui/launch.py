@@ -8,6 +8,7 @@ off stderr, because Textual draws there.
 from __future__ import annotations
 
 import asyncio
+import gc
 import locale
 import logging
 import os
@@ -27,6 +28,7 @@ LOCAL_HZ = 2.0
 REMOTE_HZ = 1.0  # over ssh every byte crosses the line
 MAX_HZ = 4.0
 _PLAIN_TIMEOUT_S = 10.0
+_GARBAGE_EVERY = 20_000  # objects kept since; a tick makes thousands, most gone when it is over
 
 
 def run_top(
@@ -71,6 +73,8 @@ def run_top(
     if colour:
         os.environ.pop("NO_COLOR", None)  # set but empty means colour; Textual takes it for a wish
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    gc.disable()  # while modules load, nothing that is made becomes garbage
+    gc.set_threshold(_GARBAGE_EVERY)
     from eagled.tui.browse import BrowseApp
     from eagled.tui.widgets import Look
 
@@ -83,6 +87,8 @@ def run_top(
         watch_terminal=True,
     )
     app.state.live_word = "DEMO" if socket is None else "LIVE"
+    gc.freeze()  # modules and classes stay; looking through them took a sixth of a tick
+    gc.enable()
     with _quiet_stderr():
         code = app.run()
     return code if code is not None else app.return_code or 0

@@ -31,18 +31,13 @@ def plain(line: Line) -> str:
 
 def clip(line: Line, width: int) -> Line:
     """Return the line in exactly `width` cells: padded, or cut with a mark."""
-    spans: list[Span] = []
     left = width
-    for text, style in line:
-        cells = cells_of(text)
+    for i, (text, style) in enumerate(line):
+        cells = len(text) if text.isascii() else cells_of(text)  # a call a span would be felt
         if cells > left:
-            spans.append((fit(text, left), style))
-            return tuple(s for s in spans if s[0])
-        spans.append((text, style))
+            return tuple(s for s in (*line[:i], (fit(text, left), style)) if s[0])
         left -= cells
-    if left:
-        spans.append((" " * left, ""))
-    return tuple(spans)
+    return (*line, (" " * left, "")) if left else line
 
 
 def rule(title: str, width: int, right: str = "", *, focused: bool = False) -> Line:
@@ -103,8 +98,13 @@ def head_line(sized: Sequence[tuple[Column[Row], int]]) -> Line:
 def row_line(sized: Sequence[tuple[Column[Row], int]], row: Row) -> Line:
     """Return one row; its first span is one cell, for the cursor's mark."""
     spans: list[Span] = [(" ", "bold")]
-    for i, (column, width) in enumerate(sized):
+    gap = ""
+    for column, width in sized:
         text, style = column.cell(row, width)
-        gap = " " if i else ""
-        spans.append((gap + fit(text, width, right=column.right), style))
+        if text.isascii() and len(text) <= width:
+            text = text.rjust(width) if column.right else text.ljust(width)
+        else:
+            text = fit(text, width, right=column.right)
+        spans.append((gap + text, style))
+        gap = " "
     return tuple(spans)

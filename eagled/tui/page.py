@@ -78,7 +78,7 @@ class Page(Table):
         rows = [self._marked_row(page, i, width) for i in seen]
         if not rows:
             rows = [Drawn(clip((("  " + page.empty, "dim"),), width))]
-        rows += [Drawn(())] * (self._room - len(rows))
+        rows += [Drawn(clip((), width))] * (self._room - len(rows))
         place = page.right or self._place(len(page.keys), first, len(seen))
         heads = [*top, rule(page.title, width, place, focused=self.has_focus)]
         heads += [page.head] if page.head else []

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
 
+from eagled.control.talk import Talk
 from eagled.errors import UnreachableError, UsageError
-
-if TYPE_CHECKING:
-    from eagled.control.client import ControlClient
 
 _EVENTS_AT_ONCE = 1000  # of a long log only its end is shown
 
@@ -59,50 +53,37 @@ class SocketSource:
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
-        self._stack: AsyncExitStack | None = None
-        self._client: ControlClient | None = None
-        self._connecting = asyncio.Lock()
+        self._talk: Talk | None = None
 
-    async def _connected(self) -> ControlClient:
-        async with self._connecting:
-            if self._client is None:
-                # its libraries take longer to load than a frame may wait
-                await asyncio.to_thread(import_module, "eagled.control.client")
-                from eagled.control.client import ControlClient
-
-                stack = AsyncExitStack()
-                self._client = await stack.enter_async_context(ControlClient(self._socket))
-                self._stack = stack
-            return self._client
+    def _talking(self) -> Talk:
+        if self._talk is None:
+            self._talk = Talk(self._socket)
+        return self._talk
 
     async def status(self) -> Mapping[str, object]:
-        """Return the daemon's status; a broken connection is thrown away."""
+        """Return the daemon's status; broken connections are thrown away."""
         try:
-            return await (await self._connected()).status()
+            return dict(await self._talking().get("/v1/status"))
         except BaseException:
             await self.close()
             raise
 
     async def events(self, after: int) -> Sequence[Mapping[str, object]]:
         """Return the end of the event log."""
-        newest: deque[Mapping[str, object]] = deque(maxlen=_EVENTS_AT_ONCE)
-        async for row in (await self._connected()).events(after, last=_EVENTS_AT_ONCE):
-            newest.append(row)
-        return tuple(newest)
+        return await self._talking().events(after, last=_EVENTS_AT_ONCE)
 
     async def get(self, path: str, query: Mapping[str, str | int]) -> object:
         """Ask one thing."""
-        return await (await self._connected()).get(path, **query)
+        return await self._talking().get(path, **query)
 
     async def post(self, path: str, body: Mapping[str, object], *, key: str = "") -> object:
         """Send one change."""
-        return await (await self._connected()).post(path, body, key=key or None)
+        return await self._talking().post(path, body, key=key or None)
 
     async def close(self) -> None:
-        """Close the connection, if there is one."""
-        stack, self._stack, self._client = self._stack, None, None
-        if stack is not None:
-            await stack.aclose()
+        """Close the connections, if there are any."""
+        if self._talk is not None:
+            await self._talk.close()
 
 
 def last_snapshot(path: Path) -> Mapping[str, object] | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from eagled.tui.lines import Column, Line, Span, choose, head_line, row_line
-from eagled.tui.model import Counts, Dataset, Lane, add
+from eagled.tui.model import Dataset, Lane, add, sum_counts
 from eagled.tui.text import MISSING, bar, count, duration, rate, spark
 
 PAUSED = "PAUSED"
@@ -157,9 +157,7 @@ def lane_table(rows: Sequence[LaneRow], width: int) -> TableText:
 
 def _lane_total(rows: Sequence[LaneRow]) -> LaneRow:
     lanes = [r.lane for r in rows]
-    counts = Counts()
-    for lane in lanes:
-        counts = counts.plus(lane.counts)
+    counts = sum_counts(lane.counts for lane in lanes)
     etas = [lane.eta_s for lane in lanes if lane.eta_s is not None and not lane.paused]
     no_limit = any(lane.limit in (None, 0) for lane in lanes)
     total = Lane(

@@ -40,7 +40,7 @@ def fit(text: str, width: int, *, right: bool = False) -> str:
     """Return `text` in exactly `width` cells: padded, or cut with a mark at its end."""
     if width <= 0:
         return ""
-    cells = cells_of(text)
+    cells = len(text) if text.isascii() else cell_len(text)
     if cells > width:
         return set_cell_size(text, width - 1) + CUT
     pad = " " * (width - cells)

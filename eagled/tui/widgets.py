@@ -1,7 +1,9 @@
 """The two widgets of the screen: a panel of lines, and a table with a cursor.
 
-Both draw by Textual's Line API and refresh only the cells that changed: a stock DataTable repaints
+Both draw by Textual's Line API and send only the cells that changed: a stock DataTable repaints
 whole for one changed cell (about 14 KB a tick at 160x50 against 3 KB), which matters over ssh.
+A line is turned into a strip once, when it has changed; a panel has no border, padding or tint that
+Textual would have to add, so its strips are handed over as they are.
 A panel that cannot be built says so in its own place; the rest of the screen goes on.
 """
 
@@ -9,19 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style as RichStyle
 from textual import events
 from textual.binding import Binding, BindingType
-from textual.geometry import Region
+from textual.errors import NoWidget
+from textual.geometry import Offset, Region
 from textual.strip import Strip
 from textual.widget import Widget
 
 from eagled.printable import printable
 from eagled.tui.lines import Line, Style, clip, rule
 from eagled.tui.panels import View
+from eagled.tui.patch import Patch
 from eagled.tui.tables import TableText
 from eagled.tui.text import cells_of, to_ascii
 
@@ -71,43 +76,70 @@ class Look:
     light: bool = False
 
     def strip(self, drawn: Drawn, width: int, *, dimmed: bool) -> Strip:
-        """Return one line as a strip of `width` cells."""
+        """Return a line of `width` cells as a strip."""
         styles = (_LIGHT if self.light else _COLOUR) if self.colour else _NO_COLOUR
-        segments = []
-        for text, name in clip(drawn.line, width):
-            style = styles["dim"] if dimmed else styles[name]
-            if drawn.cursor and name != "spark":  # blocks in reverse would show the opposite
-                style = _CURSOR
-            segments.append(Segment(to_ascii(text) if self.ascii_only else text, style))
-        return Strip(segments, width)
+        line = drawn.line
+        if self.ascii_only:
+            line = tuple((to_ascii(text), name) for text, name in line)
+        if dimmed:
+            styles = dict.fromkeys(styles, styles["dim"])
+        if drawn.cursor:  # blocks in reverse would show the opposite
+            styles = {**dict.fromkeys(styles, _CURSOR), "spark": styles["spark"]}
+        return Strip([Segment(text, styles[name]) for text, name in line], width)
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A line as it stands on the screen; `cursor` draws it in reverse."""
+    """A line as it stands on the screen, in exactly its width; `cursor` draws it in reverse."""
 
     line: Line
     cursor: bool = False
+
+
+_BLANK = Drawn(())
+_Change = tuple[int, Drawn, Drawn]  # line, what stood there, what stands there now
 
 
 def changed_cells(old: Drawn, new: Drawn) -> tuple[int, int]:
     """Return (first, end) of the cells in which two lines differ; empty when they do not."""
     if old == new:
         return (0, 0)
-    width = max(sum(cells_of(t) for t, _ in d.line) for d in (old, new))
+    head, tail = _same_ends(old, new)
+    before, after = old.line, new.line
+    first = _cells(before[:head])
+    was, now = (_cells(spans[head : len(spans) - tail]) for spans in (before, after))
+    if was == now:
+        return (first, first + now)
+    return (first, first + max(was, now) + _cells(before[len(before) - tail :]))
+
+
+def _same_ends(old: Drawn, new: Drawn) -> tuple[int, int]:
+    """Return how many spans two lines have in common at their beginning and at their end."""
+    before, after = old.line, new.line
     if old.cursor != new.cursor:
-        return (0, width)
-    before, after = list(old.line), list(new.line)
-    first = 0
-    while before and after and before[0] == after[0]:
-        first += cells_of(before.pop(0)[0])
-        after.pop(0)
-    end = width
-    if sum(cells_of(t) for t, _ in before) == sum(cells_of(t) for t, _ in after):
-        while before and after and before[-1] == after[-1]:
-            end -= cells_of(before.pop()[0])
-            after.pop()
-    return (first, end)
+        return 0, 0
+    least = min(len(before), len(after))
+    head = 0
+    while head < least and before[head] == after[head]:
+        head += 1
+    tail = 0
+    while tail < least - head and before[~tail] == after[~tail]:
+        tail += 1
+    return head, tail
+
+
+def _piece(old: Drawn, new: Drawn) -> tuple[int, Drawn]:
+    """Return where two lines of one width begin to differ, and what stands there now."""
+    head, tail = _same_ends(old, new)
+    line = new.line
+    return _cells(line[:head]), Drawn(line[head : len(line) - tail], new.cursor)
+
+
+def _cells(line: Line) -> int:
+    cells = 0
+    for text, _ in line:
+        cells += len(text) if text.isascii() else cells_of(text)
+    return cells
 
 
 Build = Callable[[View, int, int], Sequence[Line]]
@@ -127,18 +159,21 @@ class Panel(Widget):
         self._own_height = own_height
         self._view: View | None = None
         self._drawn: list[Drawn] = []
+        self._drawn_width = 0
+        self._strips: dict[int, tuple[Drawn, Strip]] = {}  # by line, with what each was made of
+        self._strips_for = (0, False)  # width, dimmed
         self._dimmed = False
         self._height = -1  # not set yet
 
-    def show(self, view: View) -> None:
-        """Draw a new view; only what differs is sent to the terminal."""
+    def show(self, view: View, patch: Patch | None = None) -> None:
+        """Draw a new view; only what differs goes to the terminal, by `patch` if there is one."""
         self._view = view
         dimmed = self.dims and view.link.kind in {"STALE", "CONNECTING", "DENIED", "VERSION"}
         if dimmed != self._dimmed:
             self._dimmed = dimmed
             self.refresh()
         if self._is_laid_out():
-            self.rebuild()
+            self.rebuild(patch)
 
     def _is_laid_out(self) -> bool:
         """Whether the panel has a place on the screen; else it is built when it gets one."""
@@ -150,40 +185,91 @@ class Panel(Widget):
         """Whether the panel goes dim when its numbers are old."""
         return True
 
-    def rebuild(self) -> None:
+    def rebuild(self, patch: Patch | None = None) -> None:
         """Make the lines anew from the view that is shown."""
         if self._view is None:
             return
+        width, height = self.outer_size
         try:
-            drawn = self.draw(self._view, *self.size)
+            drawn = self.draw(self._view, width, height)
         except Exception as error:  # noqa: BLE001 - one panel's bug must not end the screen
             text = printable(f" cannot show this: {type(error).__name__}: {error}", 200)
-            drawn = [Drawn(((text, "bad"),))]
-        self._replace(drawn)
-
-    def draw(self, view: View, width: int, height: int) -> list[Drawn]:
-        """Return the lines for a size in cells."""
-        return [Drawn(line) for line in self._build(view, width, height)]
-
-    def _replace(self, drawn: list[Drawn]) -> None:
+            drawn = [Drawn(clip(((text, "bad"),), width))]
+        place = self._place_on_screen() if patch is not None else None
+        self._drawn_width = width
         old, self._drawn = self._drawn, drawn
         if self._own_height and len(drawn) != self._height:
             self.styles.height = self._height = len(drawn)
-        blank = Drawn(())
-        regions = []
-        for y in range(min(max(len(old), len(drawn)), self.size.height)):
-            before = old[y] if y < len(old) else blank
-            after = drawn[y] if y < len(drawn) else blank
-            first, end = changed_cells(before, after)
-            if end > first:
-                regions.append(Region(first, y, end - first, 1))
+        changed = []
+        for y, (before, after) in enumerate(zip_longest(old, drawn, fillvalue=_BLANK)):
+            if before == after:
+                drawn[y : y + 1] = [before]  # its strip is kept
+            elif y < height:
+                changed.append((y, before, after))
+        if patch is not None and place is not None:
+            self._send(changed, place, patch)
+        else:
+            self._refresh_lines(changed)
+
+    def _place_on_screen(self) -> Offset | None:
+        """Return where the panel's cells can be sent to; None: Textual has to draw them."""
+        try:
+            found = self.screen.find_widget(self)
+        except NoWidget:
+            return None
+        size = found.region.size
+        as_drawn = size == self.outer_size and size.width == self._drawn_width
+        return (
+            found.region.offset if as_drawn and found.clip.contains_region(found.region) else None
+        )
+
+    def _send(self, changed: list[_Change], place: Offset, patch: Patch) -> None:
+        for y, before, after in changed:
+            x, piece = _piece(before, after if after is not _BLANK else self._blank())
+            cells = _cells(piece.line)
+            if cells:
+                strip = self._look.strip(piece, cells, dimmed=self._dimmed)
+                patch.pieces.append((place.x + x, place.y + y, strip))
+
+    def _blank(self) -> Drawn:
+        return Drawn(clip((), self._drawn_width))
+
+    def _refresh_lines(self, changed: list[_Change]) -> None:
+        spans = ((y, *changed_cells(before, after)) for y, before, after in changed)
+        regions = [Region(first, y, end - first, 1) for y, first, end in spans if end > first]
         if regions:
             self.refresh(*regions)
 
+    def draw(self, view: View, width: int, height: int) -> list[Drawn]:
+        """Return the lines for a size in cells."""
+        return [Drawn(clip(line, width)) for line in self._build(view, width, height)]
+
     def render_line(self, y: int) -> Strip:
         """Return one line of the panel."""
-        drawn = self._drawn[y] if y < len(self._drawn) else Drawn(())
-        return self._look.strip(drawn, self.size.width, dimmed=self._dimmed)
+        width = self.outer_size.width
+        if self._strips_for != (width, self._dimmed):
+            self._strips.clear()
+            self._strips_for = (width, self._dimmed)
+        drawn = self._drawn[y] if y < len(self._drawn) else _BLANK
+        kept = self._strips.get(y)
+        if kept is not None and kept[0] is drawn:
+            return kept[1]
+        fits = drawn
+        if width != self._drawn_width or drawn is _BLANK:
+            fits = Drawn(clip(drawn.line, width), drawn.cursor)
+        strip = self._look.strip(fits, width, dimmed=self._dimmed)
+        self._strips[y] = (drawn, strip)
+        return strip
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Return the lines of a region: those of `render_line`, without what styles could add."""
+        strips = [self.render_line(y) for y in crop.line_range]
+        for line_filter in self.get_line_filters():
+            background = self.background_colors[1]
+            strips = [strip.apply_filter(line_filter, background) for strip in strips]
+        if crop.column_span != (0, self.outer_size.width):
+            strips = [strip.crop(*crop.column_span) for strip in strips]
+        return strips
 
     def on_resize(self, _: events.Resize) -> None:
         """Make the lines for the new size."""

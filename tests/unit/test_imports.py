@@ -57,6 +57,17 @@ def test_the_daemon_side_loads_no_model_library(module: str) -> None:
     assert ("[]\n", 0) == (done.stdout, done.returncode), done.stderr
 
 
+def test_the_screen_loads_neither_aiohttp_nor_numpy() -> None:
+    """The first frame comes fast: what `eagled top` asks with is the standard library."""
+    code = (
+        "import sys, eagled.tui.launch, eagled.tui.browse;"
+        "print(sorted({'pydantic', 'aiohttp', 'numpy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert ("[]\n", 0) == (done.stdout, done.returncode), done.stderr
+
+
 def test_a_status_loads_neither_pydantic_nor_aiohttp() -> None:
     """The command line starts fast: what `eagled status` needs is the standard library."""
     code = (

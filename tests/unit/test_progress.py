@@ -53,6 +53,17 @@ def test_memory_and_span_are_bounded() -> None:
     assert 86_400 / EVERY_S - 1 == progress.out_history("short")[-1]
 
 
+def test_a_history_grows_after_it_was_asked_for() -> None:
+    """What was told before a point, or done to it since, is not what is told after it."""
+    progress = Progress()
+    progress.add(_point(0.0, 0, rate=1.0))
+    progress.out_history("short").append(9.0)
+    before = progress.out_history("short")
+    progress.add(_point(5.0, 0, rate=2.0))
+
+    assert ([1.0], [1.0, 2.0]) == (before, progress.out_history("short"))
+
+
 def test_after_a_restart_the_rate_is_the_one_before() -> None:
     """At once it is the former one; what is measured since takes over within the span."""
     progress = Progress(Before({"lane:short": 2.0}))

@@ -8,7 +8,14 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eagled.tui.model import MAX_ALARMS, MAX_ROWS, Counts, parse_event, parse_status
+from eagled.tui.model import (
+    MAX_ALARMS,
+    MAX_ROWS,
+    Counts,
+    parse_event,
+    parse_status,
+    sum_counts,
+)
 from eagled.tui.plain import plain_text
 from tests.unit.tui.doubles import AT_MS, make_view, status
 
@@ -102,7 +109,7 @@ def test_counts_add_up() -> None:
 
     assert (9, 1, 15) == (counts.done, counts.open, counts.total)
     assert Counts().done is None
-    assert 2 == counts.plus(Counts(queued=1)).queued
+    assert 2 == sum_counts((counts, Counts(queued=1))).queued
 
 
 def test_full_at_becomes_a_duration() -> None:
