@@ -26,6 +26,7 @@ from eagled.paths import StatePaths
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "eagled/tui/demo.jsonl.zst"
+STATE_NAME, CACHE_NAME = "/var/lib/eagled/smollm2-135m", "/var/lib/eagled/cache"  # as it is shown
 WAIT_S = 1800.0
 TOPICS = (
     "a bicycle gear", "the tides", "sourdough bread", "a binary search", "a lighthouse",
@@ -185,7 +186,8 @@ def story(folder: Path) -> None:
         run_command(["prep", "--config", str(config)], log)
         run = eagled_command("run", "--config", str(config))
         recorder = start("recorder", sys.executable, "-m", "eagled.tui.record", "--socket",
-                         str(socket), "--out", str(OUT))  # fmt: skip
+                         str(socket), "--out", str(OUT), "--name", f"{cache_dir()}={CACHE_NAME}",
+                         "--name", f"{folder / 'state'}={STATE_NAME}")  # fmt: skip
         daemon = start("daemon", *run)
         _until(socket, lambda s: _answers(s) >= 30)  # about a fifth
         daemon.kill()

@@ -2,9 +2,10 @@
 
 Guarantee: one daemon a state directory; nothing is sent or handed out before what an earlier
 daemon left is put right; SIGTERM or SIGINT ends it with exit code 0 within
-`daemon.stop_timeout_s` plus `CLOSE_S`, whatever it is doing, and a second signal cuts the waiting
-short. Requests in flight are finished or given back, uncharged. It starts although its servers
-are down and waits for them.
+`daemon.stop_timeout_s` plus `CLOSE_S`, whatever it is doing. Requests in flight are finished or
+given back, uncharged. A second signal ends it within two seconds: no step of the stop has more
+than `HURRY_S` then (closing the database twice that), and what was not through is put right by the
+next start. It starts although its servers are down and waits for them.
 
 Decisions:
 - Fail-stop: if the store or the generator cannot go on, the daemon ends with a code that says why.
@@ -79,6 +80,7 @@ from eagled.workers.generate import Generator
 logger = logging.getLogger(__name__)
 CLOSE_S = 30.0  # for everything after the requests have ended: workers, socket, database
 STORE_CLOSE_S = 20.0
+HURRY_S = 0.5  # for each step once a second signal has come; two may be stuck: server and disk
 START_EXTEND_S = 120.0  # asked of systemd before a recovery that may read the whole database
 _FOLDERS = ("datasets", "corpora", "shards", "logs")
 
@@ -142,7 +144,9 @@ class Daemon:
         self._notifier.extend(START_EXTEND_S)
         wait_s = config.generation.retry_max_s
         store = await Store.open(paths, clock=self._clock, create=True, longest_wait_s=wait_s)
-        stack.push_async_callback(_bounded, store.close(), STORE_CLOSE_S, "closing the database")
+        stack.push_async_callback(
+            self._within, store.close(), STORE_CLOSE_S, "closing the database", 2 * HURRY_S
+        )
         self._go_on("checking shards")
         await store.sync_lanes(_lane_rows(config), lane_of=lane_chooser(config, []))
         set_aside = await reconcile_shards(store, paths)
@@ -302,10 +306,27 @@ class Daemon:
             group.create_task(self._stop_generator(runtime, stop_s))
             group.create_task(self._stop_workers(runtime, stop_s))
             if background:  # who reads the database lets go of it before it is closed
-                group.create_task(_ended(background))
+                group.create_task(self._within(_ended(background), CLOSE_S, "readers"))
         if runtime.servers is not None:
-            await _bounded(runtime.servers.stop(), CLOSE_S, "ending launched servers")
-        await _bounded(self._last_words(runtime, actions), STOP_S, "the last event")
+            await self._within(runtime.servers.stop(), CLOSE_S, "ending launched servers")
+        await self._within(self._last_words(runtime, actions), STOP_S, "the last event")
+
+    async def _within(
+        self, work: Coroutine[None, None, object], timeout_s: float, what: str,
+        hurry_s: float = HURRY_S,
+    ) -> None:  # fmt: skip
+        """Wait for `work` at most `timeout_s`, and `hurry_s` once a second signal has come."""
+        task = asyncio.create_task(_bounded(work, timeout_s, what), name=what)
+        hurry = asyncio.create_task(self._hurry.wait(), name="hurry")
+        try:
+            await asyncio.wait({task, hurry}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task}, timeout=hurry_s)
+            if not task.done():
+                logger.warning("not waited for what=%r", what)
+                task.cancel()
+                await asyncio.wait({task}, timeout=hurry_s)
+        finally:
+            hurry.cancel()
 
     async def _stop_generator(self, runtime: Runtime, stop_s: float) -> None:
         task = asyncio.create_task(runtime.generator.stop(stop_s), name="stop generator")
@@ -313,7 +334,8 @@ class Daemon:
         try:
             await asyncio.wait({task, hurry}, return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
-                await _bounded(runtime.generator.stop(0.0), CLOSE_S, "giving requests back")
+                giving = runtime.generator.stop(0.0, HURRY_S)
+                await _bounded(giving, CLOSE_S, "giving requests back")
             left = await task
             if left:
                 logger.info("given back unfinished n=%s", left)
@@ -324,7 +346,9 @@ class Daemon:
 
     async def _stop_workers(self, runtime: Runtime, stop_s: float) -> None:
         if runtime.supervisor is not None:
-            await _bounded(runtime.supervisor.stop(stop_s + STOP_S), stop_s + CLOSE_S, "workers")
+            await self._within(
+                runtime.supervisor.stop(stop_s + STOP_S), stop_s + CLOSE_S, "workers"
+            )
 
     async def _last_words(self, runtime: Runtime, actions: DaemonActions) -> None:
         """Take back what workers held, and leave an event and a last snapshot."""

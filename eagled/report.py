@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from eagled.artifacts import write_bytes
+from eagled.errors import ConfigError
 from eagled.printable import printable
 
 CELL_CHARS = 300
@@ -57,12 +58,15 @@ def _safe(value: object, chars: int = CELL_CHARS) -> str:
 def drawing(draw: Callable[[Path], None]) -> str:
     """Return what `draw` writes into an SVG file, to stand inside a page.
 
-    Raises:
-        ConfigError: if matplotlib is not installed.
+    Where matplotlib is not installed it is a line that says so: no page is worth less for it than a
+    failed command.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "drawing.svg"
-        draw(path)
+        try:
+            draw(path)
+        except ConfigError as exc:
+            return text(f"No picture here: {exc}")
         svg = path.read_text(encoding="utf-8")
     return _METADATA.sub("", svg[svg.index("<svg") :])
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from eagled import plots, report
 from eagled.clock import iso_utc
-from eagled.errors import ConfigError
 from eagled.plots import Bars, Line
 from eagled.printable import printable
 
@@ -61,13 +60,6 @@ def write_report(path: Path, facts: Facts) -> None:
     ]
     name = facts["status"].get("run") or "a run without a name"
     report.write_page(path, f"eagled: {name}", sections)
-
-
-def _drawn(draw: Callable[[Path], None]) -> str:
-    try:
-        return report.drawing(draw)
-    except ConfigError as exc:
-        return report.text(f"No picture here: {exc}")
 
 
 def _run(status: Facts) -> Parts:
@@ -125,7 +117,9 @@ def _over_time(
     origin_ms = min(points[0][0] for points in known.values())
     drawn = [_curve(name, points, origin_ms) for name, points in known.items()]
     xlabel = f"hours since {iso_utc(origin_ms)}"
-    return _drawn(lambda path: plots.lines(path, drawn, title=title, xlabel=xlabel, ylabel=ylabel))
+    return report.drawing(
+        lambda path: plots.lines(path, drawn, title=title, xlabel=xlabel, ylabel=ylabel)
+    )
 
 
 def _by_lane(history: Sequence[Facts], key: str) -> dict[str, list[tuple[int, float | None]]]:
@@ -172,7 +166,7 @@ def _failures(groups: Sequence[Facts]) -> Parts:
     bars = [(_label(name), float(n)) for name, n in counted.most_common(_SHOWN_REASONS)]
     rows = [(g["n"], g["dataset"], g["state"], g["reason"], g["example"]) for g in groups]
     return [
-        _drawn(lambda path: plots.bar_rows(path, bars, title="Given up, by reason",
+        report.drawing(lambda path: plots.bar_rows(path, bars, title="Given up, by reason",
                                            xlabel="samples")),
         report.table(("samples", "dataset", "state", "reason", "newest example"), rows),
     ]  # fmt: skip
@@ -199,7 +193,7 @@ def _lengths(found: Facts | None) -> Parts:
             "longest")  # fmt: skip
     return [
         report.text(f"Tokens of {found['read']:,} of {found['samples']:,} samples{some}."),
-        _drawn(lambda path: plots.histograms(path, bars, xlabel="tokens")),
+        report.drawing(lambda path: plots.histograms(path, bars, xlabel="tokens")),
         report.table(head, found["groups"]),
     ]
 

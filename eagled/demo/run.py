@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -25,7 +26,14 @@ from eagled.control.client import ControlClient
 from eagled.demo.checks import Check, Summary, final_checks, restart_checks, summary_of
 from eagled.demo.draft import WORDS, draft_checks, draft_table, make_draft
 from eagled.demo.processes import Child, DemoError, eagled_command, run_command
-from eagled.demo.setting import SLOTS, DemoPaths, config_text, fresh_folder, write_config
+from eagled.demo.setting import (
+    SLOTS,
+    DemoPaths,
+    compute_dtype,
+    config_text,
+    fresh_folder,
+    write_config,
+)
 from eagled.demo.witness import Witness
 from eagled.errors import UnreachableError
 from eagled.paths import StatePaths
@@ -34,9 +42,10 @@ ENGINE_READY_S = 180.0  # a cold disk takes a minute to bring in torch and the m
 DAEMON_READY_S = 60.0
 COMMITS_BEFORE_KILL = 8
 IN_FLIGHT_AT_KILL = 4
-FIRST_ANSWERS_S = 240.0
-ALL_DONE_S = 900.0  # five minutes on two free cores; room for slower machines
+FIRST_ANSWERS_S = 600.0  # seconds on free cores; a machine that does much else needs minutes
+ALL_DONE_S = 1800.0  # five minutes on two free cores; room for slower machines
 _POLL_S = 0.25
+_CPUINFO = Path("/proc/cpuinfo")
 _URL = re.compile(r"https?://[\d.]+:\d+")
 _OPEN_STATES = ("waiting", "queued", "generating", "retry_wait", "generated", "extracting")
 
@@ -67,6 +76,8 @@ def run_demo(folder: Path, cache: Path, model: Path | None) -> int:
         UnreachableError: if the model or the prompts cannot be downloaded.
     """
     started = time.monotonic()
+    for number in (signal.SIGTERM, signal.SIGHUP):  # as ctrl-C does: no child is left behind
+        signal.signal(number, signal.default_int_handler)
     paths = fresh_folder(folder)
     stage = _Stage(paths)
     try:
@@ -148,16 +159,19 @@ def _set_up(stage: _Stage, cache: Path, model: Path | None) -> Child:
     folder = model or demo_model(cache)
     datasets = demo_datasets(cache, paths.data)
     held_out = benchmark_prompts(cache, paths.data)
+    cpuinfo = _CPUINFO.read_text() if _CPUINFO.exists() else ""
+    dtype = "bfloat16" if model else compute_dtype(cpuinfo)  # a larger one may need the room
     _say(f"Starting the embedded engine on {folder.name} …")
     argv = eagled_command(
-        "engine", "--model", str(folder), "--port", "0", "--slots", str(SLOTS), "--threads", "1"
-    )
+        "engine", "--model", str(folder), "--port", "0", "--slots", str(SLOTS), "--threads", "1",
+        "--dtype", "auto" if model else dtype,
+    )  # fmt: skip
     engine = stage.start("engine", argv)
     engine.wait_for(lambda: bool(_URL.search(engine.output())), ENGINE_READY_S, "a ready line")
     found = _URL.search(engine.output())
     assert found is not None  # noqa: S101 - it was there a moment ago, and output only grows
     template = None if model else TEMPLATE
-    write_config(paths, config_text(folder, template, found[0], datasets, held_out))
+    write_config(paths, config_text(folder, template, found[0], dtype, datasets, held_out))
     return engine
 
 

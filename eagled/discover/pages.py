@@ -15,7 +15,6 @@ from eagled.artifacts import write_bytes
 from eagled.discover import view
 from eagled.discover.findings import MARKDOWN_NAME, PAGE_NAME, Findings
 from eagled.discover.rank import Ranked
-from eagled.errors import ConfigError
 from eagled.plan_render import table
 from eagled.plots import Bars
 from eagled.printable import printable
@@ -110,12 +109,9 @@ def _plot(findings: Findings) -> str:
     bars = [_bars(item) for item in _plotted(findings)]
     if not bars:
         return report.text("No length is known.")
-    try:
-        return report.drawing(
-            lambda path: plots.histograms(path, bars, xlabel=f"{findings.unit} of a first prompt")
-        )
-    except ConfigError as exc:
-        return report.text(f"No picture here: {exc}")
+    return report.drawing(
+        lambda path: plots.histograms(path, bars, xlabel=f"{findings.unit} of a first prompt")
+    )
 
 
 def _plotted(findings: Findings) -> list[Ranked]:

@@ -69,6 +69,7 @@ OTHER_PLUGIN = (
 )
 SEARCH_S = 60.0  # between two searches for a load endpoint
 _NOT_FOUND = 404
+_NAME_CHARS = 4096  # the longest path
 
 
 class SglangClient:
@@ -263,7 +264,7 @@ class SglangClient:
         aux = raw.get("return_aux_hidden_state_layer_ids")
         return ServerFlags(
             speculative=_text(raw.get("speculative_algorithm")),
-            draft=_text(raw.get("speculative_draft_model_path")),
+            draft=_name(raw.get("speculative_draft_model_path")),
             radix_cache_off=bool(raw.get("disable_radix_cache")),
             metrics=bool(raw.get("enable_metrics")),
             hidden_states=bool(raw.get("enable_return_hidden_states")),
@@ -380,7 +381,7 @@ class SglangClient:
 
     async def _model_name(self) -> str:
         raw = await self._get_object("/v1/models")
-        return next((name for m in objects(raw.get("data")) if (name := _text(m.get("id")))), "")
+        return next((name for m in objects(raw.get("data")) if (name := _name(m.get("id")))), "")
 
     async def _model_context(self) -> int | None:
         try:
@@ -481,6 +482,11 @@ def _json_object(path: str, body: bytes) -> dict[str, Any]:
 
 def _count(value: object) -> int | None:
     return value if isinstance(value, int) and value >= 0 else None
+
+
+def _name(value: object) -> str | None:
+    """Return a path or a name, printable, but not cut: it is compared."""
+    return printable(value, _NAME_CHARS) if isinstance(value, str) and value else None
 
 
 def _text(value: object) -> str | None:

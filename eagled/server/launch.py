@@ -283,15 +283,17 @@ async def _ended(child: asyncio.subprocess.Process) -> bool:
 async def end_group(running: Running, grace_s: float | None = None) -> None:
     """End a process and everything in its group: SIGTERM to the leader, then SIGKILL to all.
 
-    A stopped process is let go on, so that it can hear.
+    A stopped process is let go on, so that it can hear. A caller who is cancelled kills at once.
     """
-    if running.alive:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(running.pid, signal.SIGTERM)
-            os.kill(running.pid, signal.SIGCONT)
-        await _until(lambda: not running.alive, STOP_S if grace_s is None else grace_s)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(running.pid, signal.SIGKILL)
+    try:
+        if running.alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(running.pid, signal.SIGTERM)
+                os.kill(running.pid, signal.SIGCONT)
+            await _until(lambda: not running.alive, STOP_S if grace_s is None else grace_s)
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(running.pid, signal.SIGKILL)
     await _until(lambda: not group_lives(running.pid), KILLED_S)
 
 

@@ -23,9 +23,6 @@ def write_train_report(
         folder: of the run; its metrics.jsonl is read.
         facts: what to show of the run, in order.
         coverage: dataset, split, supervised tokens, covered share.
-
-    Raises:
-        ConfigError: if matplotlib is not installed.
     """
     found = read_metrics(folder)
     steps = [line for line in found if line["kind"] == "step"]

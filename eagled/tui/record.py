@@ -1,9 +1,10 @@
 """Record what a daemon answers, so that `eagled top --demo` can show it without one.
 
 `python -m eagled.tui.record --socket STATE/control.sock --out FILE.jsonl.zst` asks until it is
-interrupted (or for `--seconds`), through the same socket and calls as the screen. One JSON object a
-line, in order of time: `t` is seconds since the beginning, and beside it stands `status`, `down`
-(why nobody answered), `events`, `samples` (every row), or `path`, `query` and `reply` of another
+interrupted (or for `--seconds`), through the same socket and calls as the screen. `--name
+FOLDER=OTHER` writes OTHER for a folder of this machine, wherever it stands. One JSON object a line,
+in order of time: `t` is seconds since the beginning, and beside it stands `status`, `down` (why
+nobody answered), `events`, `samples` (every row), or `path`, `query` and `reply` of another
 question. The reader is `replay.py`: keep in step.
 Price: every sample is listed and read once, so this is for runs of some hundred samples.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import re
 import signal
 import time
 from collections.abc import Mapping, Sequence
@@ -117,6 +119,20 @@ class Recorder:
             self._add(**line)
 
 
+def renamed(value: Any, names: Mapping[str, str]) -> Any:  # noqa: ANN401 - JSON
+    """Return JSON in whose texts each folder of `names`, and what is in it, has its other name."""
+    if isinstance(value, str):
+        for folder, other in names.items():
+            whole = rf"(?<![\w./-]){re.escape(folder)}(?![\w.-])"
+            value = re.sub(whole, other.replace("\\", r"\\"), value)
+        return value
+    if isinstance(value, list | tuple):
+        return [renamed(item, names) for item in value]
+    if isinstance(value, Mapping):
+        return {name: renamed(item, names) for name, item in value.items()}
+    return value
+
+
 def pack(lines: Sequence[Mapping[str, Any]]) -> bytes:
     """Return a recording as it is stored."""
     head = {"recording": FORMAT}
@@ -124,8 +140,11 @@ def pack(lines: Sequence[Mapping[str, Any]]) -> bytes:
     return zstandard.ZstdCompressor(level=_LEVEL).compress(text)
 
 
-async def record(socket: Path, seconds: float) -> bytes:
-    """Return a recording of the daemon behind `socket`; SIGINT and SIGTERM end it too."""
+async def record(socket: Path, seconds: float, names: Mapping[str, str]) -> bytes:
+    """Return a recording of the daemon behind `socket`; SIGINT and SIGTERM end it too.
+
+    `names` are folders and what they are called in it.
+    """
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -135,7 +154,7 @@ async def record(socket: Path, seconds: float) -> bytes:
         await recorder.run(stop, seconds)
     finally:
         await source.close()
-    return pack(recorder.lines)
+    return pack(renamed(recorder.lines, names))
 
 
 def main() -> None:
@@ -144,8 +163,10 @@ def main() -> None:
     parser.add_argument("--socket", type=Path, required=True, help="the control socket")
     parser.add_argument("--out", type=Path, required=True, help="the recording to write")
     parser.add_argument("--seconds", type=float, default=86_400.0, help="record this long at most")
+    parser.add_argument("--name", action="append", default=[], help="FOLDER=OTHER; repeatable")
     options = parser.parse_args()
-    write_bytes(options.out, asyncio.run(record(options.socket, options.seconds)))
+    names = dict(pair.split("=", 1) for pair in options.name)
+    write_bytes(options.out, asyncio.run(record(options.socket, options.seconds, names)))
 
 
 if __name__ == "__main__":

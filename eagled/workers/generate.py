@@ -229,8 +229,12 @@ class Generator:
         for lane in self._lanes.values():
             self._runners.spawn(self._run_lane(lane), f"lane {lane.name}")
 
-    async def stop(self, timeout_s: float) -> int:
+    async def stop(self, timeout_s: float, grace_s: float | None = None) -> int:
         """Stop claiming, wait for what runs, give the rest back.
+
+        What is not through after `grace_s` more (`STOP_GRACE_S`) is dropped: an outcome that waits
+        for a full disk, an abort that nobody hears. The next start queues its sample again,
+        uncharged.
 
         Returns:
             How many requests were given back unfinished.
@@ -241,8 +245,9 @@ class Generator:
         await self._runners.drained(timeout_s)
         await self._flights.drained(max(0.0, timeout_s - (time.monotonic() - began_at)))
         left = sum(self._recall(endpoint, "stopping") for endpoint in self._router.endpoints)
+        grace_ends = time.monotonic() + (STOP_GRACE_S if grace_s is None else grace_s)
         for tasks in (self._runners, self._flights, self._chores):
-            await tasks.drained(STOP_GRACE_S)
+            await tasks.drained(max(0.0, grace_ends - time.monotonic()))
         for tasks in (self._runners, self._flights, self._chores, self._watchers):
             await tasks.cancel_all(STOP_GRACE_S)
         with contextlib.suppress(EagledError):

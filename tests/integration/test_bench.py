@@ -258,7 +258,8 @@ class Bench:
 
 @pytest.fixture(scope="module", name="draft")
 def _draft(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run = tmp_path_factory.mktemp("draft")
+    run = tmp_path_factory.mktemp("draft") / ("long" * 25)  # paths are compared, never cut
+    run.mkdir()
     (run / "result.json").write_text('{"after": {"length": 1.87}}')
     return random_draft(tiny_model, run / "draft", (2, 4, 5))
 

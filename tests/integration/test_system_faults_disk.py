@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +24,14 @@ SHORT = (
     "eagled.daemon_watch:DISK_EVERY_S=3600.0",  # or nothing more is sent before a write is refused
 )
 
+ENDLESS = (
+    "eagled.workers.generate:STOP_GRACE_S=3600.0",
+    "eagled.daemon:CLOSE_S=3600.0",
+    "eagled.daemon:STORE_CLOSE_S=3600.0",
+    "eagled.daemon:STOP_S=3600.0",
+)
+SOON_S = 15.0  # two seconds on a free machine
+
 
 def _config(folder: Path, url: str) -> Path:
     """Return a configuration whose socket is outside of the small disk."""
@@ -28,9 +39,9 @@ def _config(folder: Path, url: str) -> Path:
     return write_config(folder, url, daemon=socket, disk={"reserve_bytes": 1 << 18})
 
 
-def _argv(disk: SmallDisk, config: Path) -> list[str]:
+def _argv(disk: SmallDisk, config: Path, *patches: str) -> list[str]:
     run = ("run", "--config", str(config))
-    return disk.argv(sys.executable, "-m", "tests.patched", *SHORT, "--", *run)
+    return disk.argv(sys.executable, "-m", "tests.patched", *SHORT, *patches, "--", *run)
 
 
 def _started(process: DaemonProcess) -> DaemonProcess:
@@ -68,6 +79,43 @@ def test_a_full_disk_stops_the_run_and_room_lets_it_go_on(tmp_path: Path) -> Non
     assert "the disk is full" in _alarms(full)["store"]
     assert (0, 500) == (code, sent)
     assert {SampleState.GENERATED: 500} == look(config, states)
+    assert "Traceback" not in process.log
+
+
+def _charged(state: Path) -> int:
+    """Return how many samples have a failed attempt."""
+    with contextlib.closing(sqlite3.connect(state / "q.db")) as database:
+        (n,) = database.execute("SELECT count(*) FROM sample WHERE failures > 0").fetchone()
+    return int(n)
+
+
+def test_on_a_full_disk_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    """No grace is waited for, nothing acknowledged is lost, and no sample is charged."""
+    with ServerProcess() as server:
+        server.steps({"do": "answer", "delay_s": 0.02})
+        config = _config(tmp_path, server.url)
+        fill(config, [[1, 2, i % 200, i // 200] for i in range(500)])
+        with (
+            small_disk(tmp_path / "state", "-t", "tmpfs", "-o", "size=6m", "none") as disk,
+            daemon(config, _argv(disk, config, *ENDLESS)) as process,
+        ):
+            _started(process).until(lambda status: _done(100, status))
+            disk.fill()
+            full = process.until(lambda s: "store" in _alarms(s))
+            process.signal(signal.SIGTERM)
+            process.logged("stopping in_flight=")
+            process.signal(signal.SIGTERM)
+            code = process.wait(SOON_S)
+            disk.free()
+            disk.bring_out()
+        answered = look(config, states)
+
+    assert 0 == code
+    assert full["datasets"]["d"]["done"] <= answered[SampleState.GENERATED]
+    assert {SampleState.GENERATED, SampleState.QUEUED} == set(answered)
+    assert 500 == sum(answered.values())
+    assert 0 == _charged(tmp_path / "state")
+    assert "not waiting any longer" in process.log
     assert "Traceback" not in process.log
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import sqlite3
 import threading
@@ -10,11 +11,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from eagled.clock import SystemClock
-from eagled.daemon_backup import BackupKeeper
+from eagled.daemon_backup import BackupKeeper, keep_backups
+from eagled.daemon_runtime import AlarmBoard, Runtime
 from eagled.daemon_thread import until_cancelled
 from eagled.errors import DiskError, EagledError
 from eagled.paths import StatePaths
@@ -22,6 +26,7 @@ from eagled.store import Store
 from eagled.store.opening import wal_of
 from eagled.store.tools import BackupStoppedError, backup, check_database, restore
 from eagled.types import EventKind
+from tests.servers.kit import until
 from tests.unit.store.helpers import filled, opened
 
 HOUR_MS = 3_600_000
@@ -179,3 +184,59 @@ async def test_cancelling_waits_until_the_thread_has_let_go() -> None:
         await task
 
     assert let_go.is_set()
+
+
+def _once(owner: type, name: str, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the first call of a method fail; later ones, and the test's own, are the real thing."""
+    real, calls = getattr(owner, name), count()
+
+    def failing(*args: Any, **named: Any) -> Any:
+        if EventKind.ALARM not in args and next(calls) == 0:
+            raise error
+        return real(*args, **named)
+
+    monkeypatch.setattr(owner, name, failing)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "error", "alarm"),
+    [
+        (BackupKeeper, "due", OSError(errno.EMFILE, "Too many open files"), True),
+        (BackupKeeper, "make", OSError(errno.EMFILE, "Too many open files"), True),
+        (BackupKeeper, "make", DiskError("the disk is full"), True),
+        (Store, "add_event", DiskError("the disk is full"), False),
+    ],
+    ids=["no file to look with", "no file to copy with", "full while copying", "full at the event"],
+)
+async def test_a_failure_does_not_end_the_copies(
+    owner: type, name: str, error: Exception, alarm: bool,  # noqa: FBT001 - a table of cases
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """It is an alarm, or a line where the copy is there; the next look makes a copy as ever."""
+    monkeypatch.setattr("eagled.daemon_backup.LOOK_S", 0.01)
+    store, clock = await _store(tmp_path), SystemClock()
+    raised: list[str] = []
+    monkeypatch.setattr(AlarmBoard, "raise_", lambda _self, kind, _text: raised.append(kind))
+    daemon = SimpleNamespace(backup_every_h=1e-9, backup_keep=2)
+    runtime = SimpleNamespace(
+        config=SimpleNamespace(daemon=daemon), paths=StatePaths(tmp_path), store=store,
+        clock=clock, board=AlarmBoard(clock),
+    )  # fmt: skip
+    _once(owner, name, error, monkeypatch)
+
+    async def told() -> bool:
+        """Change something, so that a copy is due, and return whether one has its event."""
+        assert not task.done(), task
+        await store.add_event(EventKind.ALARM, "x", "something changed")
+        return any(e.kind is EventKind.BACKUP_MADE for e in await store.events(0, 10_000))
+
+    task = asyncio.create_task(keep_backups(cast("Runtime", runtime)))
+    try:
+        await until(told)
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+        await store.close()
+
+    assert alarm == ("backup" in raised)
+    assert list((tmp_path / "backups/auto").glob("q-v*.db"))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterable, Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -45,6 +48,12 @@ FORBIDDEN = {
     "eagled.types": ("eagled.config", "eagled.store", "eagled.server", "eagled.control"),
     "eagled.errors": ("eagled.",),
 }  # fmt: skip
+BROUGHT_BY = {
+    "annotated_types": "pydantic", "jinja2": "torch", "rich": "textual",
+    "tokenizers": "transformers", "yarl": "aiohttp",
+}  # fmt: skip
+# what an installation may lack, and what brings it
+NOT_ALWAYS = {"matplotlib": "the extra `plots`", "sglang": "an environment of its own"}
 CORE_MAY_NOT = ("textual",)  # outside the terminal UI
 
 
@@ -129,6 +138,25 @@ def test_imports_point_one_way() -> None:
     found = [breach for path in sorted(PACKAGE.rglob("*.py")) for breach in _breaches(path)]
 
     assert [] == found
+
+
+def _names(requirements: Iterable[str]) -> set[str]:
+    """Return the packages of requirement lines that hold without an extra, as imports say them."""
+    plain = (line for line in requirements if "extra ==" not in line)
+    return {re.split(r"[^\w.-]", line)[0].lower().replace("-", "_") for line in plain}
+
+
+def test_a_plain_installation_brings_every_package_that_is_imported() -> None:
+    """What `pip install eagled` names covers every import, at the top or inside a function."""
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]
+    named = _names(project["dependencies"])
+    imported = {name.split(".")[0] for path in PACKAGE.rglob("*.py") for name in _imports(path)}
+    others = imported - set(sys.stdlib_module_names) - {PACKAGE.name}
+
+    assert set(BROUGHT_BY) | set(NOT_ALWAYS) == others - named
+    for name, by in BROUGHT_BY.items():
+        assert by in named
+        assert name in _names(metadata.requires(by) or ())
 
 
 def test_the_check_of_directions_can_fail(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from eagled.history import add_moment, read_history
 from eagled.plots import Line, thin
 from eagled.report_facts import gather
 from eagled.report_page import POINTS, write_report
+from eagled.train.report import write_train_report
 from tests.daemon_kit import fill, write_config
 from tests.unit.tui.doubles import status
 
@@ -108,10 +110,9 @@ def test_the_run_s_database_is_gathered(tmp_path: Path) -> None:
     assert "run.seed" not in {row[0] for row in facts["provenance"]["settings"]}
 
 
-def test_without_matplotlib_the_tables_are_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The page says what to install and shows the numbers."""
+@pytest.fixture(name="plain_installation")
+def _plain_installation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take matplotlib away, which only the extra `plots` brings."""
     real = builtins.__import__
 
     def gone(name: str, *args: Any, **more: Any) -> Any:
@@ -120,11 +121,29 @@ def test_without_matplotlib_the_tables_are_there(
         return real(name, *args, **more)
 
     monkeypatch.setattr(builtins, "__import__", gone)
+
+
+@pytest.mark.usefixtures("plain_installation")
+def test_without_matplotlib_the_tables_are_there(tmp_path: Path) -> None:
+    """The page says what to install and shows the numbers."""
     page = _page(tmp_path, _facts())
 
     assert "pip install" in page
     assert "<svg" not in page
     assert "<th>longest</th>" in page
+
+
+@pytest.mark.usefixtures("plain_installation")
+def test_a_training_ends_with_its_report_without_matplotlib(tmp_path: Path) -> None:
+    """`eagled train` needs no extra: its page has the facts, and says where the curves would be."""
+    step = {"kind": "step", "step": 1, "loss": 2.5, "lr": 1e-3, "grad_norm": 1.0,
+            "hit_by_step": [0.5], "agree_by_step": [0.5]}  # fmt: skip
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(step) + "\n")
+    page = write_train_report(tmp_path, {"target": "m"}, [("d", "train", 7, 1.0)]).read_text()
+
+    assert "No picture here: plots need matplotlib" in page
+    assert "<svg" not in page
+    assert "supervised tokens" in page
 
 
 def test_the_course_is_bounded_and_survives_a_torn_line(tmp_path: Path) -> None:

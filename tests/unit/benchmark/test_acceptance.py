@@ -30,6 +30,12 @@ def test_shares_by_position_come_from_the_histogram() -> None:
     assert pytest.approx([6 / 10, 3 / 6, 1 / 3]) == found.by_position
 
 
+def test_positions_that_no_step_reached_have_no_share() -> None:
+    """Zeros at the end of a histogram: the first of them is a share of 0, the others are none."""
+    assert [0.5, 0.0] == Speculation(4, 2, (2, 2, 0, 0)).by_position
+    assert [] == Speculation(0, 0, (0, 0)).by_position
+
+
 def test_sums_keep_histograms_of_different_lengths() -> None:
     """A request whose best step had one right guess has a shorter histogram."""
     parts = [Speculation(3, 1, (2, 1)), Speculation(2, 4, (0, 1, 0, 1)), Speculation()]

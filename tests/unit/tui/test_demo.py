@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from eagled.errors import ContentError, UnreachableError, UsageError
 from eagled.tui import launch
 from eagled.tui.browse import BrowseApp
 from eagled.tui.desk import Wanted
-from eagled.tui.record import Recorder, pack
+from eagled.tui.record import Recorder, pack, renamed
 from eagled.tui.replay import Replay, load_recording
 from eagled.tui.views import VIEWS
 from tests.unit.tui.answers import ANSWERS, UID, sample_row
@@ -58,6 +59,31 @@ async def test_a_recording_plays_as_it_was(tmp_path: Path) -> None:
     assert [UID] == [row["uid"] for row in found["samples"]]
     assert ANSWERS[f"/v1/samples/{UID}/text"] == await played.get(f"/v1/samples/{UID}/text", {})
     assert {"down": "gone"} == {k: v for k, v in recorder.lines[-1].items() if k != "t"}
+
+
+def test_folders_of_the_machine_have_other_names_in_a_recording() -> None:
+    """A folder and what is in it are renamed wherever they stand; a longer name is another one."""
+    names = {"/home/me/state": "/var/lib/eagled/demo", "/root/.cache": "/var/lib/eagled/cache"}
+    given = {"n": 7, "lost": None, "rows": [
+        {"detail": "is /root/.cache/models/m"}, ("/home/me/state", "cannot reach /home/me/state/s"),
+        "/home/me/states", "/srv/home/me/state",
+    ]}  # fmt: skip
+
+    assert {"n": 7, "lost": None, "rows": [
+        {"detail": "is /var/lib/eagled/cache/models/m"},
+        ["/var/lib/eagled/demo", "cannot reach /var/lib/eagled/demo/s"],
+        "/home/me/states", "/srv/home/me/state",
+    ]} == renamed(given, names)  # fmt: skip
+
+
+def test_the_packaged_recording_names_no_folder_of_a_machine() -> None:
+    """What stands in it is under /var/lib/eagled; the demo's prompts may name what they like."""
+    lines = [line for line in load_recording() if not str(line.get("path", "")).endswith("/text")]
+    found = re.findall(r"(?<![\w.<])/[a-z][\w.]*(?:/[\w.-]+)+", repr(lines))
+    paths = {path for path in found if not path.startswith("/v1/")}
+
+    assert len(paths) >= 3
+    assert [] == [path for path in paths if not path.startswith("/var/lib/eagled/")]
 
 
 async def test_time_goes_on_and_begins_anew() -> None:
