@@ -152,6 +152,7 @@ async def test_failures_are_grouped_by_what_caused_them(tmp_path: Path) -> None:
     first, second = groups
     assert (8, 2) == (first.n, second.n)
     assert "HTTP N: N tokens of … at URL" == first.pattern
+    assert first.detail == "HTTP 400: 7 tokens of 'model-7' at http://h:7/x"
     assert cause_id("refused_by_server", first.pattern) == first.cause
     assert (24, 24, 4.0) == (first.tokens_in, first.tokens_out, first.busy_s)
     assert 8 == n

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from eagled.sql import QUERIES, load_migrations, parse_queries
+from eagled.store.causes import SLICE
 
 HOT = {
     "claim": "sample_claim",
@@ -71,6 +72,15 @@ def test_hot_statement_uses_its_index(schema: sqlite3.Connection, name: str) -> 
     assert not [x for x in scans if not any(index in x for index in partial)], lines
     if name in SORTED_BY_INDEX:
         assert not [x for x in lines if "TEMP B-TREE" in x], lines
+
+
+def test_causes_are_read_by_the_index_of_what_was_given_up(schema: sqlite3.Connection) -> None:
+    """A queue of a million answered samples costs nothing: no scan, no sort."""
+    rows = schema.execute(f"EXPLAIN QUERY PLAN {SLICE}", (1, 7, "", 0, 500))
+    lines = [row[3] for row in rows]
+
+    assert any("sample_given_up (dataset_id=? AND state=? AND" in line for line in lines), lines
+    assert not [x for x in lines if x.startswith("SCAN") or "TEMP B-TREE" in x], lines
 
 
 def test_merge_index_needs_its_literal_condition(schema: sqlite3.Connection) -> None:
