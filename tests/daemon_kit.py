@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from tests.servers.kit import add_prompts, open_store
 ROOT = Path(__file__).resolve().parents[1]
 DEADLINE_S = 180.0  # the machine may be busy with other things
 VOCAB = 283
+_READY = re.compile(r"http://127\.0\.0\.1:\d+")
 _KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "SYSTEMROOT")
 
 
@@ -52,6 +54,27 @@ def eagled(*args: str, cwd: Path | None = None, **env: str) -> subprocess.Comple
         timeout=DEADLINE_S,
         check=False,
     )
+
+
+@contextmanager
+def engine(model: Path, log: Path) -> Iterator[str]:
+    """Run the embedded engine on a free port and give its address."""
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "eagled", "engine", "--model", str(model), "--port", "0",
+             "--slots", "8"],
+            env=clean_env(), stdout=out, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 2 * DEADLINE_S
+        while (found := _READY.search(log.read_text())) is None:
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+        yield found[0]
+    finally:
+        process.terminate()
+        process.wait(DEADLINE_S)
 
 
 def write_model(folder: Path) -> Path:

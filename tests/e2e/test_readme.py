@@ -1,7 +1,8 @@
 """The README's blocks: its list of commands runs in order, its make targets do what is said.
 
 The embedded engine answers. What the README does not show is done as its reader would do it: the
-configuration is filled in, the daemon has a terminal of its own, `q` leaves the screen. SGLang is a
+configuration is filled in, the daemon has a terminal of its own, `q` leaves the screen. It is also
+the test of the whole line: every row is accounted for from the source to the shard. SGLang is a
 stand-in that takes its flags and streams (real SGLang: `tests/contract`).
 """
 
@@ -21,13 +22,13 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.daemon_kit import DEADLINE_S, ROOT, clean_env, daemon
+from tests.daemon_kit import DEADLINE_S, ROOT, clean_env, daemon, engine
 from tests.discover_hub import running
 from tests.discover_world import Maker
-from tests.e2e.test_line import engine
 
 BLOCK = re.compile(r"^```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 STAND_IN = '#!/bin/sh\nshift 2\nexec {python} -m tests.servers.streaming launch "$@"\n'
@@ -37,7 +38,7 @@ SETTINGS = {
     "train.threads": 1, "train.epochs": 1, "train.batch_tokens": 400, "train.ttt_steps": 2,
 }  # fmt: skip
 LANES = "[lanes.short]\ncontext = 1000\nlimit = 8\n"
-N_QUESTIONS = 8
+ROWS = 12  # every fourth a conversation of two turns
 
 
 def _blocks() -> list[list[str]]:
@@ -62,6 +63,12 @@ def _filled_in(text: str, settings: dict[str, object]) -> str:
     return text
 
 
+def _talk(i: int) -> dict[str, object]:
+    turns = [f"What is {i} plus {i}, and why?", "And then?"][: 2 if i % 4 == 0 else 1]
+    said = [[{"role": "user", "content": t}, {"role": "assistant", "content": "x"}] for t in turns]
+    return {"messages": [message for pair in said for message in pair][:-1]}
+
+
 class Reader:
     """Somebody who types the list, line by line, in an empty folder.
 
@@ -76,7 +83,11 @@ class Reader:
         self.how: dict[str, Callable[[str], str]] = {
             "eagled init": self._init,
             "eagled discover": self._discover,
+            "eagled prep": self._data,
             "eagled run": self._run,
+            "eagled merge": self._data,
+            "eagled verify": self._data,
+            "eagled vocab": self._data,
             "eagled top": self._top,
             "eagled draft check DIR": self._check,
             "eagled serve --draft DIR": self._serve,
@@ -94,12 +105,16 @@ class Reader:
         return [sys.executable, "-m", "eagled", *(str(draft) if w == "DIR" else w for w in words)]
 
     def _plain(self, line: str, **env: str) -> str:
+        done = self._ran(line, **env)
+        return done.stdout + done.stderr
+
+    def _ran(self, line: str, **env: str) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             self._argv(line), cwd=self.folder, env=clean_env(**env), capture_output=True,
             text=True, timeout=DEADLINE_S, check=False,
         )  # fmt: skip
         assert 0 == done.returncode, f"{line}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
-        return done.stdout + done.stderr
+        return done
 
     def _init(self, line: str) -> str:
         """Write the file, then fill it in as its comments say."""
@@ -107,9 +122,8 @@ class Reader:
         stand_in = self.folder / "python"
         stand_in.write_text(STAND_IN.format(python=sys.executable))
         stand_in.chmod(0o755)
-        asked = [{"prompt": f"What is {i} plus {i}, and why?"} for i in range(N_QUESTIONS)]
         questions = self.folder / "questions.jsonl"
-        questions.write_text("".join(json.dumps(row) + "\n" for row in asked))
+        questions.write_text("".join(json.dumps(_talk(i)) + "\n" for i in range(ROWS)))
         path = self.folder / "eagled.toml"
         mine = {**SETTINGS, "target.model": str(self._model), "serve.python": str(stand_in)}
         path.write_text(
@@ -117,6 +131,10 @@ class Reader:
             f'[[datasets]]\nname = "questions"\nsource = "questions.jsonl"\n'
         )
         return said
+
+    def _data(self, line: str) -> str:
+        """Have it as data, which every command that prints some gives."""
+        return self._ran(f"{line} --json").stdout
 
     def _discover(self, line: str) -> str:
         """Search a hub on this machine."""
@@ -213,6 +231,27 @@ def test_the_list_of_commands_runs_from_top_to_bottom(tmp_path: Path, tiny_model
     assert (tmp_path / "state/discover/report.html").is_file()
     assert "ok" in reader.printed["eagled serve --draft DIR"]
     assert list((tmp_path / "state/plans").glob("train_plan_v*.md"))
+    _every_row_is_accounted_for(
+        *(json.loads(reader.printed[f"eagled {name}"]) for name in
+          ("prep", "run", "merge", "verify", "vocab"))
+    )  # fmt: skip
+
+
+def _every_row_is_accounted_for(
+    prep: list[dict[str, int]], run: dict[str, Any], merge: dict[str, Any],
+    verify: dict[str, Any], vocab: dict[str, Any],
+) -> None:  # fmt: skip
+    """From the source to the shards: rows, turns, samples with states, members of the corpus."""
+    (prepared,), dataset = prep, run["questions"]
+    over = sum(dataset[state] for state in ("extracted", "rejected", "failed", "cancelled"))
+
+    assert (ROWS, ROWS, ROWS + ROWS // 4) == (
+        prepared["rows"], prepared["kept"], prepared["turns"],
+    )  # fmt: skip
+    assert prepared["turns"] == dataset["total"] == over
+    assert dataset["extracted"] == merge["rows"] == verify["samples"] > ROWS // 2
+    assert (True, []) == (verify["ok"], verify["findings"])
+    assert all(part["covered"] <= part["tokens"] for part in vocab["coverage"])
 
 
 def _would_do(target: str) -> list[str]:
