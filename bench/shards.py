@@ -3,7 +3,8 @@
     python -m bench.shards --model ~/.cache/eagled/models/SmolLM2-135M-Instruct-v1
     python -m bench.real_model FOLDER; python -m bench.shards --model FOLDER   (a larger real model)
     python -m bench.shards --state state/demo/state     (the shards of a run, with their masks)
-    python -m bench.shards --model ... --device cuda     (also the encoders on a GPU)
+    python -m bench.shards --model ... --device cuda     (also the encoders on a GPU; with
+                                                          --device-only nothing else)
 
 References, each in the same run: a sequential fsynced write of the same bytes to the same folder
 (packing), and SpecForge's one file a sample, read by its own functions when `make peers-env` was
@@ -458,11 +459,16 @@ def main() -> None:
     parser.add_argument("--f32-tokens", type=int, default=4096, help="of these, also in float32")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--device", default="", help="cuda: measure the encoders there as well")
+    parser.add_argument("--device-only", action="store_true")
     parser.add_argument("--folder", type=Path, default=ROOT / ".cache", help="where files are made")
     args = parser.parse_args()
     torch.set_num_threads(1)
     made = run_samples(args.state) if args.state else text_samples(args.model, args.tokens)
     manifest, samples = dataclasses.replace(made[0], last="all"), made[1]
+    if args.device_only:
+        found = on_device(args.device, manifest, samples, args.rounds)
+        print(json.dumps({"bench": "shards", "model": manifest.target, "device": found}))
+        return
     args.folder.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="bench-shards-", dir=args.folder))
     try:

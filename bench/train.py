@@ -199,7 +199,7 @@ def theirs(args: argparse.Namespace) -> tuple[float, float]:
     parts = documents(g, args.tokens, args.length, generator)
     batch = _their_batch(parts, g, args.tokens, device, dtype)
     optimizers = _their_optimizers(model, adamw=args.theirs_adamw)
-    losses = resolve_loss_config("kl_div", "fused" if on_gpu else "eager")
+    losses = resolve_loss_config("kl_div", args.theirs_loss if on_gpu else "eager")
 
     def step() -> None:
         with torch.autocast(device, torch.bfloat16, enabled=on_gpu):
@@ -276,6 +276,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=12)
     parser.add_argument("--eager", action="store_true", help="ours without torch.compile")
     parser.add_argument("--theirs-adamw", action="store_true")
+    parser.add_argument("--theirs-loss", choices=("fused", "eager"), default="fused")
     args = parser.parse_args()
     if args.what in ("check", "measure"):
         result = check() if args.what == "check" else measure(args, sys.argv[2:])

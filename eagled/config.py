@@ -412,6 +412,9 @@ class TrainConfig(_Section):
     """Tokens of one forward pass; documents are packed without padding."""
     accumulation: int = Field(default=1, ge=1)
     """Forward passes of each process an optimiser step."""
+    max_samples: int = Field(default=0, ge=0)
+    """Training samples at most, chosen by the seed; 0 is all. A smaller choice is part of a larger
+    one, so that several runs show what more data is worth. A stream has no use for it."""
     max_tokens: int = Field(default=4096, ge=4)
     """Longest sample; a longer one is cut at its end. Drafts are poor beyond what they saw."""
     lr: float = Field(default=5e-4, gt=0)

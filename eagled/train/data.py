@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
 import numpy as np
@@ -100,6 +100,19 @@ def pick(source: Source, which: Collection[int], max_tokens: int = 0) -> Items:
             index.append(i)
             rows.append(n - 1)
     return Items(tuple(index), tuple(rows), len(which) - len(index), cut)
+
+
+def some(items: Items, most: int, seed: int) -> Items:
+    """Return at most so many of the items, chosen by the seed; 0 is all.
+
+    A smaller choice is part of a larger one with the same seed.
+    """
+    if not most or most >= len(items.index):
+        return items
+    order = np.random.default_rng(seed).permutation(len(items.index))
+    chosen = sorted(order[:most].tolist())
+    index = tuple(items.index[i] for i in chosen)
+    return replace(items, index=index, rows=tuple(items.rows[i] for i in chosen))
 
 
 Pack = tuple[int, ...]  # sample numbers of one batch

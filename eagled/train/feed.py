@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 from torch import Tensor
 
 from eagled.config import TrainConfig
-from eagled.train.data import Items, Loader, Plan, Source, make_plan, usable
+from eagled.train.data import Items, Loader, Plan, Source, make_plan, some, usable
 from eagled.train.rows import Batch
 from eagled.train.team import Team
 
@@ -136,7 +136,7 @@ class CorpusFeed:
             ArtifactError: if no sample carries loss.
         """
         self._source, self._config, self._team, self._held = source, config, team, held_out
-        self.items = usable(source, config.max_tokens)
+        self.items = some(usable(source, config.max_tokens), config.max_samples, seed)
         self._counts = Counts.of(self.items)
         plan = make_plan(
             self.items, epochs=config.epochs, batch_tokens=config.batch_tokens,

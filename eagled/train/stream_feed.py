@@ -104,6 +104,11 @@ class StreamFeed:
             ConfigError: if the length of the schedule is not set.
         """
         c = spec.config
+        if c.max_samples:
+            raise ConfigError(
+                f"train.max_samples = {c.max_samples}: samples can be chosen from a corpus only, a "
+                "stream is learnt as it comes; leave it at 0"
+            )
         if not c.max_steps:
             raise ConfigError(
                 "train.max_steps = 0: a stream does not tell its length, and the learning rate "

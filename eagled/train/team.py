@@ -46,6 +46,7 @@ class Team:
             backend = "nccl" if chosen.type == "cuda" else "gloo"
             dist.init_process_group(backend)
         if chosen.type == "cuda":
+            chosen = torch.device("cuda", chosen.index or 0)  # `cuda` alone is the first
             torch.cuda.set_device(chosen)
         return cls(int(os.environ.get("RANK", "0")), world, chosen)
 

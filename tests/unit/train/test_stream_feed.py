@@ -273,6 +273,8 @@ def test_a_daemon_that_is_gone_ends_the_run_with_a_checkpoint(tmp_path: Path) ->
 
 def test_a_stream_without_a_length_is_refused(tmp_path: Path) -> None:
     """The schedule needs its end: the setting is named."""
+    with pytest.raises(ConfigError, match=r"train\.max_samples"):
+        stream(made(tmp_path), tmp_path / "run", max_samples=5)
     with pytest.raises(ConfigError, match=r"train\.max_steps"):
         stream(made(tmp_path), tmp_path / "run", max_steps=0)
 

@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 import torch
 
+from eagled.config import TrainConfig
 from eagled.errors import ArtifactError
 from eagled.train.checkpoint import checkpoints, load_checkpoint
 from eagled.train.data import MemorySource, make_plan, usable
+from eagled.train.feed import CorpusFeed
 from eagled.train.schedule import Schedule
+from eagled.train.team import Team
 from eagled.train.trainer import Trainer
 from tests.faults import fault_file
 from tests.unit.train.kit import learnable, lines, sample, spec, trainer
@@ -101,6 +104,7 @@ def test_the_rate_rises_and_falls_as_the_schedule_says() -> None:
     ("change", "named"),
     [
         ({"lr": 2e-2}, "train.lr"),
+        ({"max_samples": 5}, "train.max_samples"),
         ({"facts": {"corpus": "c2"}}, "corpus"),
         ({"decay": 1.0}, "decay"),
     ],
@@ -114,6 +118,19 @@ def test_a_checkpoint_of_another_run_is_refused(
 
     with pytest.raises(ArtifactError, match=named):
         trainer(spec(tmp_path, epochs=1, **change), samples)
+
+
+def test_fewer_samples_are_part_of_more() -> None:
+    """`max_samples` takes so many, by the seed; more data only adds, and 0 or plenty is all."""
+    samples = MemorySource(learnable(12))
+    alone = Team(0, 1, torch.device("cpu"))
+
+    def taken(most: int, seed: int = 3) -> tuple[int, ...]:
+        return CorpusFeed(samples, TrainConfig(max_samples=most), seed=seed, team=alone).items.index
+
+    assert 4 == len(taken(4)) == len(set(taken(4)))
+    assert set(taken(4)) < set(taken(9)) < set(taken(12)) == set(taken(0)) == set(taken(99))
+    assert taken(4) != taken(4, seed=4)
 
 
 @pytest.mark.fault("F86")
