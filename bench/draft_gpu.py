@@ -32,6 +32,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -305,20 +306,11 @@ def _folder(name: str) -> str:
 def train(line: Line, config: str, name: str, samples: int) -> dict[str, Any]:
     """Train a draft; return what it came to."""
     at = time.monotonic()
-    known = Path(config).with_name(_folder(name)) / "drafts" / name / "result.json"
-    if line.args.go_on and known.parent.is_dir():  # it runs, or ran, in another process
-        while not known.exists():
-            if time.monotonic() - at > _LONG_S:
-                raise RuntimeError(f"{known} does not come")
-            time.sleep(0.5)
-        found = json.loads(known.read_text())
-        line.say("trained", name=name, samples=samples, result=found)
-        return found
     told = line.eagled(
         "train", "--json", "--name", name, "--config", config,
         "--set", f"train.max_samples={samples}",
     )  # fmt: skip
-    found = json.loads(told)
+    found: dict[str, Any] = json.loads(told)
     line.say(
         "trained", name=name, samples=samples, seconds=round(time.monotonic() - at, 1), result=found
     )
@@ -384,52 +376,62 @@ def guarded(line: Line, name: str, work: Callable[[], object]) -> Any:  # noqa: 
         return None
 
 
-def everything(line: Line) -> None:
-    """Go the whole way."""
-    args, s = line.args, line.sizes
-    (line.work / "data").mkdir(parents=True, exist_ok=True)
-    for name in ("chat", "code"):
-        with gzip.open(Path(args.data) / f"{name}.jsonl.gz") as file:
-            (line.work / "data" / f"{name}.jsonl").write_bytes(file.read())
-    shutil.copy(Path(args.data) / "mt_bench.json", line.work / "data")
-    regen = write(
-        line, "regenerated",
-        config_text(line, "regenerated", 31000, most=s.at_once, memory=0.15),
-    )  # fmt: skip
-    original = write(
-        line, "original", config_text(line, "original", 31000, most=s.at_once, memory=0.15)
-    )
-    asked = {
-        name: write(line, f"serve-{name}", config_text(line, "regenerated", port, most=64, memory=m))
-        for name, port, m in (
-            ("plain", 31100, 0.1), ("full", 31200, 0.1), ("original", 31300, 0.1),
-            ("third", 31400, 0.1), ("tenth", 31500, 0.1),
+@dataclass(frozen=True)
+class Setting:
+    """Configurations by name: the two runs' own, and one for each server that is compared."""
+
+    regen: str
+    original: str
+    asked: dict[str, str]
+
+    @classmethod
+    def made(cls, line: Line) -> Setting:
+        """Write the data files and all configurations."""
+        data = Path(line.args.data)
+        (line.work / "data").mkdir(parents=True, exist_ok=True)
+        for name in ("chat", "code"):
+            with gzip.open(data / f"{name}.jsonl.gz") as file:
+                (line.work / "data" / f"{name}.jsonl").write_bytes(file.read())
+        shutil.copy(data / "mt_bench.json", line.work / "data")
+
+        def config(name: str, kind: str, port: int, most: int, memory: float) -> str:
+            text = config_text(line, kind, port, most=most, memory=memory)
+            return write(line, name, text)
+
+        most = line.sizes.at_once
+        ports = {"plain": 31100, "full": 31200, "original": 31300, "third": 31400, "tenth": 31500}
+        return cls(
+            config("regenerated", "regenerated", 31000, most, 0.15),
+            config("original", "original", 31000, most, 0.15),
+            {n: config(f"serve-{n}", "regenerated", p, 64, 0.15) for n, p in ports.items()},
         )
-    }  # fmt: skip
-    url = {name: _url(path) for name, path in asked.items()}
-    plain: subprocess.Popen[bytes] | None = None
-    capturing: subprocess.Popen[bytes] | None = None
-    if not args.go_on:
-        capturing = line.start("capturing", "serve", "--capture", "--config", regen)
-        line.eagled("prep", "--config", regen)
-        line.say("prepared")
-        line.eagled("prep", "--config", original)
-        line.answers("capturing", capturing)
-        if not args.dry:
-            plain = line.start("plain", "serve", "--config", asked["plain"])
-        line.say("regenerated", **answered(line, regen, "regenerated"))
-    vocab = json.loads(line.eagled("vocab", "--json", "--config", regen))
-    line.say("vocab", found=vocab)
-    corpus = json.loads(
-        next((line.work / "regenerated/corpora").glob("v*/manifest.json")).read_text()
-    )
+
+    def url(self, name: str) -> str:
+        """Return the address of a server that is compared."""
+        return Path(self.asked[name]).read_text().split('url = "', 1)[1].split('"', 1)[0]
+
+
+def gathered(line: Line, setting: Setting) -> subprocess.Popen[bytes]:
+    """Make the regenerated corpus with its states; return the capturing server, which stays."""
+    capturing = line.start("capturing", "serve", "--capture", "--config", setting.regen)
+    for config in (setting.regen, setting.original):
+        line.eagled("prep", "--config", config)
+    line.say("prepared")
+    line.answers("capturing", capturing)
+    line.say("regenerated", **answered(line, setting.regen, "regenerated"))
+    return capturing
+
+
+def drafted(line: Line, setting: Setting, capturing: subprocess.Popen[bytes] | None) -> list[str]:
+    """Train all drafts; return the names of those that are there."""
+    regen, original = setting.regen, setting.original
+    line.say("vocab", found=json.loads(line.eagled("vocab", "--json", "--config", regen)))
+    manifest = next((line.work / "regenerated/corpora").glob("v*/manifest.json"))
+    corpus = json.loads(manifest.read_text())
     samples = corpus["rows"] - corpus["holdout_rows"]
     line.say("corpus", facts={k: v for k, v in corpus.items() if isinstance(v, int | str)})
 
     def native() -> None:
-        if args.go_on and (line.work / "original/drafts/original").is_dir():
-            train(line, original, "original", samples)
-            return
         if not list((line.work / "original/corpora").glob("v*")):
             line.say("original", **answered(line, original, "original"))
         if capturing is not None:
@@ -451,50 +453,54 @@ def everything(line: Line) -> None:
         "fp8": lambda: codec("fp8"),
         "lossless": lambda: codec("lossless"),
     }
-    with ThreadPoolExecutor(1 if args.dry else len(stages)) as pool:
+    with ThreadPoolExecutor(1 if line.args.dry else len(stages)) as pool:
         jobs = {name: pool.submit(guarded, line, name, work) for name, work in stages.items()}
-        jobs["full"].result()
-        served = {}
-        for name in () if args.dry else ("full", "tenth", "third", "original"):
-            jobs[name].result()
-            state = line.work / ("regenerated" if name in _OF_REGEN else name)
-            draft = str(state / "drafts" / name / "draft")
-            served[name] = line.start(name, "serve", "--draft", draft, "--config", asked[name])
-        for job in jobs.values():
-            job.result()
+    return [name for name, job in jobs.items() if job.exception() is None and job.result()]
+
+
+def served(line: Line, setting: Setting, drafts: Sequence[str]) -> None:
+    """Serve plain and with drafts, and measure one after the other."""
+    s = line.sizes
+    wanted = [n for n in ("full", "original", "third", "tenth") if n in drafts]
+    up = {"plain": line.start("plain", "serve", "--config", setting.asked["plain"])}
+    for name in wanted[:1] if line.args.dry else wanted:
+        draft = str(line.work / _folder(name) / "drafts" / name / "draft")
+        up[name] = line.start(name, "serve", "--draft", draft, "--config", setting.asked[name])
+    line.answers("plain", up["plain"])
+    sets = (
+        "--prompts", str(line.work / "data/mt_bench.json"), "--holdout", "--per-set",
+        str(s.per_set), "--max-new-tokens", str(s.bench_answer),
+    )  # fmt: skip
+    sampled = (
+        "--holdout", "--sampled", "--per-set", str(s.per_set * 2), "--max-new-tokens",
+        str(s.answer), "--runs", "1", "--concurrency", "32",
+    )  # fmt: skip
+    for name, process in up.items():
+        if name == "plain":
+            continue
+        points = ("1,8,32", str(s.runs)) if name == "full" else ("32", "1")
+        guarded(line, f"up_{name}", partial(line.answers, name, process))
+        guarded(line, f"bench_{name}", partial(
+            measure, line, name, setting.regen, (setting.url("plain"), setting.url(name)), *sets,
+            "--concurrency", points[0], "--runs", points[1],
+        ))  # fmt: skip
+    if "full" in up:
+        urls = (setting.url("plain"), setting.url("full"))
+        guarded(line, "sampled", lambda: measure(line, "sampled", setting.regen, urls, *sampled))
+
+
+def everything(line: Line) -> None:
+    """Go the whole way."""
+    setting = Setting.made(line)
+    capturing = None if line.args.go_on else gathered(line, setting)
+    drafts = drafted(line, setting, capturing)
     if capturing is not None:
         capturing.send_signal(signal.SIGTERM)
         capturing.wait(60)
-    folders = [
-        (name, line.work / ("regenerated" if name in _OF_REGEN else name) / "drafts" / name)
-        for name in stages
-    ]
-    guarded(line, "held_out", lambda: held_out(line, folders, regen))
-    if args.dry:
-        draft = str(line.work / "regenerated/drafts/full/draft")
-        plain = line.start("plain", "serve", "--config", asked["plain"])
-        served["full"] = line.start("full", "serve", "--draft", draft, "--config", asked["full"])
-    if plain is not None:
-        line.answers("plain", plain)
-    sets = ("--prompts", str(line.work / "data/mt_bench.json"), "--holdout", "--per-set",
-            str(s.per_set), "--max-new-tokens", str(s.bench_answer), "--runs", str(s.runs))  # fmt: skip
-    line.answers("full", served["full"])
-    guarded(line, "bench_full", lambda: measure(
-        line, "full", regen, (url["plain"], url["full"]), *sets, "--concurrency", "1,8,32"))  # fmt: skip
-    guarded(line, "bench_sampled", lambda: measure(
-        line, "sampled", regen, (url["plain"], url["full"]), "--holdout", "--sampled",
-        "--per-set", str(s.per_set * 5), "--max-new-tokens", str(s.answer), "--runs", "1",
-        "--concurrency", "32"))  # fmt: skip
-    for name in () if args.dry else ("original", "third", "tenth"):
-        guarded(line, f"up_{name}", lambda n=name: line.answers(n, served[n]))  # type: ignore[misc] # bound in the loop
-        guarded(line, f"bench_{name}", lambda n=name: measure(  # type: ignore[misc] # as above
-            line, n, regen, (url["plain"], url[n]), *sets, "--concurrency", "32", "--runs", "1"))  # fmt: skip
+    folders = [(name, line.work / _folder(name) / "drafts" / name) for name in drafts]
+    guarded(line, "held_out", lambda: held_out(line, folders, setting.regen))
+    served(line, setting, drafts)
     line.say("done")
-
-
-def _url(config: str) -> str:
-    text = Path(config).read_text()
-    return text.split('url = "', 1)[1].split('"', 1)[0]
 
 
 def keep(line: Line) -> None:
@@ -518,7 +524,7 @@ def main() -> int:
     parser.add_argument("--ours", nargs="*", default=[], help="folders with eagled's packages")
     parser.add_argument("--python", default=sys.executable, help="of SGLang's environment")
     parser.add_argument("--rows", type=int, default=0, help="of each dataset")
-    parser.add_argument("--go-on", action="store_true", help="train what lies in --work already")
+    parser.add_argument("--go-on", action="store_true", help="go on with what lies in --work")
     parser.add_argument("--dry", action="store_true")
     args = parser.parse_args()
     if not args.go_on:
