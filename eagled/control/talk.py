@@ -141,18 +141,25 @@ def _head(method: str, target: str, length: int, key: str) -> bytes:
 async def _answer(wire: _Wire) -> tuple[int, bytes]:
     """Return the status and the body of an answer."""
     reply = _Reply()
-    while not reply.whole:
-        piece = await wire.reader.read(_PIECE_BYTES)
-        if not piece:
-            raise EOFError("the answer was cut short")
-        reply.http.feed_data(piece)
-    if not reply.keep_alive:
-        wire.writer.close()
-    return reply.http.get_status_code(), b"".join(reply.body)
+    try:
+        while not reply.whole:
+            piece = await wire.reader.read(_PIECE_BYTES)
+            if not piece:
+                raise EOFError("the answer was cut short")
+            reply.http.feed_data(piece)
+        if not reply.keep_alive:
+            wire.writer.close()
+        return reply.http.get_status_code(), b"".join(reply.body)
+    finally:
+        del reply.http
 
 
 class _Reply:
-    """What llhttp tells of one answer."""
+    """What llhttp tells of one answer.
+
+    It and its parser hold each other until `http` is deleted. That has to be done: the screen looks
+    for garbage so rarely that an answer a tick would add up to tens of megabytes.
+    """
 
     def __init__(self) -> None:
         self.body: list[bytes] = []

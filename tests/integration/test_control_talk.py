@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from eagled.control.client import ControlClient
-from eagled.control.talk import Talk
+from eagled.control.talk import Talk, _Reply
 from eagled.errors import EagledError, UnreachableError, UsageError
 from eagled.types import EventKind
 from tests.integration.test_control_api import serving
@@ -166,6 +167,21 @@ async def test_a_body_may_be_large_and_in_chunks(tmp_path: Path) -> None:
 
     assert ["x" * 1_000_000, "x" * 1_000_000, 1] == got
     assert [1, 1, 1] == came
+
+
+async def test_an_answer_leaves_no_garbage(tmp_path: Path) -> None:
+    """The screen looks for garbage rarely: an answer must be gone when it was read, or failed."""
+    socket, text = tmp_path / "s.sock", b'"' + b"x" * 17_000 + b'"'
+    gc.disable()
+    try:
+        async with answering(socket, [_ok(text)] * 8 + [b"nonsense"]) as _, talking(socket) as talk:
+            for _ in range(8):
+                await talk.get("/a")
+            with pytest.raises(UnreachableError):
+                await talk.get("/a")
+            assert not [o for o in gc.get_objects() if isinstance(o, _Reply)]
+    finally:
+        gc.enable()
 
 
 async def test_a_call_that_was_given_up_leaves_no_connection(tmp_path: Path) -> None:
